@@ -1,0 +1,36 @@
+// Files as a whole: reading with a limit, and writing that leaves either the old file or the complete new one.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace sinkgrad {
+
+/// All bytes of a file. IoError when it cannot be read, InputError when it is longer than max_bytes.
+std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
+
+/// A file that appears under its name only on commit(): the bytes go to a temporary file in the same directory, which is fsynced and
+/// renamed. Without commit() (an exception) the temporary file is removed; those of killed processes are removed by the next
+/// AtomicFile in that directory. IoError names the path and the system's reason.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  void write(const void* data, size_t bytes);
+  void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+  /// Puts the file in place, on disk when this returns. Nothing can be written afterwards.
+  void commit();
+
+ private:
+  void check(bool ok, const char* doing) const;
+  std::filesystem::path path_, temporary_;
+  int descriptor_ = -1;
+};
+
+/// Writes a small file atomically.
+void write_file(const std::filesystem::path& path, std::string_view bytes);
+
+}  // namespace sinkgrad

@@ -1,0 +1,16 @@
+// Help for mistyped names.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sinkgrad {
+
+/// Number of single-character edits between two names.
+size_t edit_distance(std::string_view a, std::string_view b);
+/// The candidate closest to `name`; empty when there is none.
+std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
+/// "; did you mean 'x'?" for error messages; empty when there is no candidate.
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
+
+}  // namespace sinkgrad

@@ -1,0 +1,94 @@
+// The one place that knows OpenMP, and the stacks behind ScratchScope.
+#include "core/parallel.h"
+
+#include <omp.h>
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "core/check.h"
+
+namespace sinkgrad {
+
+void set_threads(int n) { omp_set_num_threads(std::max(1, n)); }
+int threads() { return omp_get_max_threads(); }
+
+namespace detail {
+void run_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context) {
+  if (omp_in_parallel() || omp_get_max_threads() == 1) {
+    for (int64_t c = 0; c < chunks; ++c) body(context, c);
+    return;
+  }
+  // Static, so that a thread meets the same chunks each step and its scratch memory settles.
+#pragma omp parallel for schedule(static, 1)
+  for (int64_t c = 0; c < chunks; ++c) body(context, c);
+}
+}  // namespace detail
+
+namespace {
+
+struct Free {
+  void operator()(char* p) const { std::free(p); }
+};
+
+/// Blocks are only added while scopes are open; once all are closed they merge into one.
+struct ScratchStack {
+  struct Block {
+    std::unique_ptr<char, Free> memory;
+    size_t bytes;
+  };
+  std::vector<Block> blocks;
+  size_t current = 0, offset = 0;
+  int depth = 0;
+
+  void add_block(size_t bytes) {
+    char* p = static_cast<char*>(std::aligned_alloc(64, bytes));
+    require<OutOfMemoryError>(p != nullptr, "scratch: out of memory, asked for ", bytes, " bytes");
+    blocks.push_back({std::unique_ptr<char, Free>(p), bytes});
+  }
+  void merge() {
+    size_t total = 0;
+    for (const Block& b : blocks) total += b.bytes;
+    blocks.clear();
+    add_block(total);
+  }
+};
+
+thread_local ScratchStack g_scratch;
+
+}  // namespace
+
+ScratchScope::ScratchScope() {
+  ScratchStack& s = g_scratch;
+  if (s.depth++ == 0) {
+    if (s.blocks.size() > 1) s.merge();
+    s.current = s.offset = 0;
+  }
+  block_ = s.current;
+  offset_ = s.offset;
+}
+
+ScratchScope::~ScratchScope() {
+  g_scratch.current = block_;
+  g_scratch.offset = offset_;
+  --g_scratch.depth;
+}
+
+void* ScratchScope::take_bytes(size_t bytes) {
+  ScratchStack& s = g_scratch;
+  bytes = (bytes + 63) / 64 * 64;
+  while (s.current < s.blocks.size() && s.offset + bytes > s.blocks[s.current].bytes) {
+    ++s.current;
+    s.offset = 0;
+  }
+  if (s.current == s.blocks.size()) {
+    s.add_block(std::max<size_t>(bytes, size_t{1} << 18));
+    s.offset = 0;
+  }
+  void* p = s.blocks[s.current].memory.get() + s.offset;
+  s.offset += bytes;
+  return p;
+}
+
+}  // namespace sinkgrad

@@ -1,0 +1,218 @@
+// Tape: running ops forward, and the loop over the records that runs them backward.
+#include "core/tape.h"
+
+#include <cstring>
+
+namespace sinkgrad {
+
+Tape::Tape(DType dtype, Device device) : dtype_(dtype), device_(device), arena_(device) {
+  require(is_float(dtype), "tape: computes in f32 or f64, got ", name_of(dtype));
+  registered_ops();
+}
+
+uint32_t Tape::index(Var v, const char* what) const {
+  require(v.tape != nullptr, what, ": the Var is empty");
+  require(v.tape == this, what, ": the Var belongs to another tape");
+  require(v.step == step_, what, ": the Var was made before Tape::reset(), in step ", v.step, "; now is step ", step_);
+  return v.id;
+}
+
+Var Tape::push(const Value& v) {
+  values_.push_back(v);
+  return {this, static_cast<uint32_t>(values_.size() - 1), step_};
+}
+
+const Tape::Value& Tape::root(uint32_t id) const {
+  const uint32_t alias = values_[id].alias_of;
+  return values_[alias == kAbsent ? id : alias];
+}
+
+void Tape::note(uint64_t bits) {
+  trace_ = (trace_ ^ bits) * 0x9E3779B97F4A7C15;
+  trace_ ^= trace_ >> 29;
+}
+
+const OpDef::Kernels& Tape::kernels(const OpDef& op) const {
+  const OpDef::Kernels& k = device_.kind() == DeviceKind::cpu ? op.cpu : op.cuda;
+  require<DeviceError>(k.forward != nullptr, op.name, ": has no kernel for ", device_.backend().name());
+  return k;
+}
+
+Var Tape::leaf(const View& value) {
+  require<ShapeError>(!is_float(value.dtype) || value.dtype == dtype_, "leaf: the tape computes in ", name_of(dtype_), ", got ",
+                      name_of(value.dtype), " of shape ", value.shape);
+  return push({.view = value});
+}
+
+Var Tape::leaf(const View& value, const View& gradient) {
+  Var v = leaf(value);
+  require<ShapeError>(gradient.shape == value.shape && gradient.dtype == value.dtype && gradient.data, "leaf: the gradient must match the value, got ",
+                      value.shape, " ", name_of(value.dtype), " and ", gradient.shape, " ", name_of(gradient.dtype));
+  values_.back().grad = gradient.data;
+  values_.back().requires_grad = recording_;
+  return v;
+}
+
+Var Tape::variable(const View& value) {
+  Var v = leaf(value);
+  require<ShapeError>(is_float(value.dtype), "variable: only floats have gradients, got ", name_of(value.dtype));
+  values_.back().requires_grad = values_.back().keep_grad = recording_;
+  return v;
+}
+
+Var Tape::detach(Var x) { return push({.view = values_[index(x, "detach")].view}); }
+
+Var Tape::reshape(Var x, const Shape& shape) {
+  const uint32_t id = index(x, "reshape");
+  return push({.view = values_[id].view.reshaped(shape), .alias_of = values_[id].alias_of == kAbsent ? id : values_[id].alias_of,
+               .requires_grad = values_[id].requires_grad});
+}
+
+Var Tape::apply(const OpDef& op, std::span<const Var> in, const Attrs& attrs) {
+  require(in.size() >= op.min_inputs && in.size() <= op.max_inputs, op.name, ": takes ", op.min_inputs, " to ", op.max_inputs, " inputs, got ", in.size());
+  Record r{.op = &op, .first_input = static_cast<uint32_t>(input_ids_.size()), .first_saved = static_cast<uint32_t>(saved_.size()),
+           .first_attr = static_cast<uint32_t>(attrs_.size()), .input_count = static_cast<uint8_t>(in.size()),
+           .attr_count = static_cast<uint8_t>(attrs.items().size())};
+  in_views_.clear();
+  bool needs_grad = false;
+  for (size_t k = 0; k < in.size(); ++k) {
+    require(in[k] || k >= op.min_inputs, op.name, ": input ", k, " must not be empty");
+    const uint32_t id = in[k] ? index(in[k], op.name) : kAbsent;
+    in_views_.push_back(in[k] ? values_[id].view : View{});
+    needs_grad |= in[k] && values_[id].requires_grad;
+  }
+  const Signature sig = op.infer(in_views_, attrs);
+  const auto& k = kernels(op);
+
+  // Nothing below throws, so a refused op leaves the tape as it was.
+  note(reinterpret_cast<uintptr_t>(&op));
+  for (Var v : in) input_ids_.push_back(v ? v.id : kAbsent);
+  for (const Attr& a : attrs.items()) {
+    attrs_.push_back(a);
+    uint64_t bits;
+    std::memcpy(&bits, &a.value, sizeof bits);
+    note(bits);
+  }
+  auto allocate = [&](const Shape& s) {
+    View v{nullptr, s, dtype_};
+    v.data = arena_.allocate(v.bytes());
+    note(reinterpret_cast<uintptr_t>(v.data));
+    return v;
+  };
+  Value out{.view = allocate(sig.output), .requires_grad = needs_grad, .made_by_op = true};
+  r.saved_count = static_cast<uint8_t>(sig.saved_count);
+  for (size_t s = 0; s < sig.saved_count; ++s) saved_.push_back(allocate(sig.saved[s]));
+  for (const View& v : in_views_) note(reinterpret_cast<uintptr_t>(v.data));
+
+  k.forward({in_views_, out.view, {saved_.data() + r.first_saved, r.saved_count}, attrs, random_});
+  Var y = push(out);
+  r.output = y.id;
+  records_.push_back(r);
+  if (observer_) observer_->after_forward(*this, records_.back());
+  return y;
+}
+
+void Tape::backward(Var out, const View& cotangent, BackwardOptions options) {
+  const uint32_t id = index(out, "backward");
+  Value& top = root(id);
+  require(top.requires_grad, "backward: the output depends on no variable, its shape is ", values_[id].view.shape);
+  require(top.made_by_op, "backward: the output must be made by an op");
+  require(!consumed_, "backward: the records, the last of them '", records_.back().op->name,
+          "', were consumed by an earlier backward; call that one with retain = true to keep them");
+  const View& v = values_[id].view;
+  if (cotangent)
+    require<ShapeError>(cotangent.shape == v.shape && cotangent.dtype == dtype_, "backward: the cotangent must match the output, got ", cotangent.shape, " ",
+                        name_of(cotangent.dtype), " for ", v.shape, " ", name_of(dtype_));
+  else
+    require<ShapeError>(v.shape.count() == 1, "backward: the output has shape ", v.shape, "; pass a cotangent or reduce it to one element");
+
+  if (ran_backward_)  // retained gradients of intermediate values belong to the earlier backward
+    for (const Record& r : records_) release_grad(root(r.output));
+  ran_backward_ = true;
+  top.grad = gradients_.take(v.bytes());
+  top.owns_grad = true;
+  if (cotangent) {
+    std::memcpy(top.grad, cotangent.data, v.bytes());
+  } else {
+    const double one = 1;
+    const float one_f = 1;
+    device_.backend().copy_in(top.grad, dtype_ == DType::f32 ? static_cast<const void*>(&one_f) : &one, size_of(dtype_));
+  }
+  for (size_t i = records_.size(); i-- > 0;) run_backward(records_[i]);
+  consumed_ = !options.retain;
+}
+
+void Tape::run_backward(const Record& r) {
+  Value& out = root(r.output);
+  if (!out.grad || !out.requires_grad) return;
+  in_views_.clear();
+  in_grads_.clear();
+  for (uint32_t id : inputs(r)) {
+    if (id == kAbsent) {
+      in_views_.emplace_back();
+      in_grads_.emplace_back();
+      continue;
+    }
+    const View& view = values_[id].view;
+    Value& v = root(id);
+    in_views_.push_back(view);
+    Grad g;
+    if (v.requires_grad) {
+      g.add = v.grad != nullptr;
+      if (!v.grad) {
+        v.grad = gradients_.take(view.bytes());
+        v.owns_grad = true;
+      }
+      g.view = {v.grad, view.shape, view.dtype};
+      note(reinterpret_cast<uintptr_t>(v.grad));
+    }
+    in_grads_.push_back(g);
+  }
+  const View out_grad{out.grad, out.view.shape, dtype_};
+  note(reinterpret_cast<uintptr_t>(out.grad));
+  kernels(*r.op).backward({in_views_, out.view, saved(r), out_grad, in_grads_, attrs(r), random_});
+  if (observer_) observer_->after_backward(*this, r, in_grads_);
+  if (!out.keep_grad) release_grad(out);
+}
+
+void Tape::release_grad(Value& v) {
+  if (v.owns_grad) gradients_.give_back(v.grad, v.view.bytes());
+  v.grad = nullptr;
+  v.owns_grad = false;
+}
+
+void Tape::reset() {
+  values_.clear();
+  records_.clear();
+  input_ids_.clear();
+  saved_.clear();
+  attrs_.clear();
+  gradients_.reset();
+  arena_.reset();
+  trace_ = 0;
+  consumed_ = ran_backward_ = false;
+  ++step_;
+}
+
+View Tape::grad(Var x) const {
+  const View& view = values_[index(x, "grad")].view;
+  void* grad = root(x.id).grad;
+  return grad ? View{grad, view.shape, view.dtype} : View{};
+}
+
+View Tape::saved(Var x, size_t k) const {
+  uint32_t id = index(x, "saved");
+  if (values_[id].alias_of != kAbsent) id = values_[id].alias_of;
+  // Records are in order of their outputs.
+  size_t low = 0, high = records_.size();
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    if (records_[middle].output < id) low = middle + 1;
+    else high = middle;
+  }
+  require(low < records_.size() && records_[low].output == id, "saved: the value was not made by an op");
+  require(k < records_[low].saved_count, records_[low].op->name, ": keeps ", int{records_[low].saved_count}, " buffers, asked for number ", k);
+  return saved_[records_[low].first_saved + k];
+}
+
+}  // namespace sinkgrad
