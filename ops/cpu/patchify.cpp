@@ -1,0 +1,40 @@
+// y[b, patch, (row, column, channel)] = x[b, channel, h, w]    dx = dy, moved back
+#include "core/op.h"
+#include "core/parallel.h"
+
+namespace sinkgrad::cpu {
+namespace {
+
+/// body(image offset, patch offset) for every element, in parallel.
+template <class Body>
+void each_pixel(const Shape& images, const Attrs& attrs, Body body) {
+  const int64_t C = images[1], H = images[2], W = images[3], p = attrs.integer("patch");
+  parallel_for(images[0] * H, grain_for(W * C), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t b = i / H, h = i % H;
+      for (int64_t w = 0; w < W; ++w) {
+        const int64_t patch = (b * (H / p) + h / p) * (W / p) + w / p;
+        for (int64_t c = 0; c < C; ++c) body(((b * C + c) * H + h) * W + w, ((patch * p + h % p) * p + w % p) * C + c);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void patchify_forward(const Forward& f) {
+  dispatch(f.dtype(), [&]<class T>() {
+    each_pixel(f.in[0].shape, f.attrs, [x = f.in[0].as<T>(), y = f.out.as<T>()](int64_t image, int64_t patch) { y[patch] = x[image]; });
+  });
+}
+
+void patchify_backward(const Backward& b) {
+  if (!b.in_grad[0]) return;
+  dispatch(b.dtype(), [&]<class T>() {
+    each_pixel(b.in[0].shape, b.attrs, [dx = b.in_grad[0].as<T>(), dy = b.out_grad.as<T>(), add = b.in_grad[0].add](int64_t image, int64_t patch) {
+      put(dx[image], dy[patch], add);
+    });
+  });
+}
+
+}  // namespace sinkgrad::cpu

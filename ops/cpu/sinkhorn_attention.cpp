@@ -1,0 +1,85 @@
+// Per batch entry and head, with S = scale Q K^T and P = Sinkhorn(S):
+//   O = P V        dV = P^T dO      dS = undo(dO V^T)      dQ = scale dS K      dK = scale dS^T Q
+// Heads are slices of the last dimension: the products take them by their row length, nothing is moved.
+#include "core/op.h"
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/sinkhorn.h"
+
+namespace sinkgrad::cpu {
+namespace {
+
+struct Sizes {
+  Sizes(std::span<const View> in, const Attrs& attrs)
+      : batch(in[0].shape[0]), heads(attrs.integer("heads")), n(in[0].shape[1]), m(in[1].shape[1]), q_row(in[0].shape[2]), v_row(in[2].shape[2]),
+        d(q_row / heads), e(v_row / heads) {}
+  int64_t batch, heads, n, m;
+  int64_t q_row, v_row;  // row lengths of Q and K, and of V and O
+  int64_t d, e;          // per head
+  int64_t q_at(int64_t b, int64_t h) const { return b * n * q_row + h * d; }
+  int64_t k_at(int64_t b, int64_t h) const { return b * m * q_row + h * d; }
+  int64_t v_at(int64_t b, int64_t h) const { return b * m * v_row + h * e; }
+  int64_t o_at(int64_t b, int64_t h) const { return b * n * v_row + h * e; }
+
+  /// body(i, b, h) for every matrix, each on one thread.
+  template <class Body>
+  void each(int64_t passes, Body body) const {
+    parallel_for(batch * heads, grain_for(n * m * passes), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) body(i, i / heads, i % heads);
+    });
+  }
+};
+
+template <class T>
+void masked_scores(const Sizes& s, std::span<const View> in, double scale, int64_t b, int64_t h, T* x) {
+  gemm(false, true, s.n, s.m, s.d, static_cast<T>(scale), in[0].as<T>() + s.q_at(b, h), s.q_row, in[1].as<T>() + s.k_at(b, h), s.q_row, T(0), x, s.m);
+  exclude_masked(in.subspan(3), b, s.n, s.m, x);
+}
+
+}  // namespace
+
+void sinkhorn_attention_forward(const Forward& f) {
+  const Sizes s(f.in, f.attrs);
+  const SinkhornTask task = sinkhorn_task(f.attrs, s.n, s.m);
+  const double scale = f.attrs.get("scale");
+  dispatch(f.dtype(), [&]<class T>() {
+    s.each(task.iterations + s.d + s.e, [&](int64_t i, int64_t b, int64_t h) {
+      ScratchScope scratch;
+      T* p = f.saved.size() > 3 ? f.saved[3].as<T>() + i * s.n * s.m : scratch.take<T>(s.n * s.m);
+      masked_scores(s, f.in, scale, b, h, p);
+      SinkhornMatrix<T>(task, p, scratch).forward(sinkhorn_state<T>(f.saved, task, i));
+      gemm(false, false, s.n, s.e, s.m, T(1), p, s.m, f.in[2].as<T>() + s.v_at(b, h), s.v_row, T(0), f.out.as<T>() + s.o_at(b, h), s.v_row);
+    });
+  });
+}
+
+void sinkhorn_attention_backward(const Backward& g) {
+  const Sizes s(g.in, g.attrs);
+  const SinkhornTask task = sinkhorn_task(g.attrs, s.n, s.m);
+  const double scale = g.attrs.get("scale");
+  dispatch(g.dtype(), [&]<class T>() {
+    auto beta = [&](size_t k) { return g.in_grad[k].add ? T(1) : T(0); };
+    s.each(2 * (task.iterations + s.d + s.e), [&](int64_t i, int64_t b, int64_t h) {
+      ScratchScope scratch;
+      T *x = scratch.take<T>(s.n * s.m), *p = scratch.take<T>(s.n * s.m), *ds = scratch.take<T>(s.n * s.m);
+      const T *q = g.in[0].as<T>() + s.q_at(b, h), *k = g.in[1].as<T>() + s.k_at(b, h), *v = g.in[2].as<T>() + s.v_at(b, h),
+              *d_out = g.out_grad.as<T>() + s.o_at(b, h);
+      masked_scores(s, g.in, scale, b, h, x);
+      SinkhornMatrix<T> matrix(task, x, scratch);
+      const SinkhornState<T> state = sinkhorn_state<T>(g.saved, task, i);
+      matrix.plan(state, p);
+      if (g.in_grad[0] || g.in_grad[1]) {
+        gemm(false, true, s.n, s.m, s.e, T(1), d_out, s.v_row, v, s.v_row, T(0), ds, s.m);
+        matrix.backward(state, p, ds, scratch);
+      }
+      // In the order of the inputs: a tensor given as query and key receives both.
+      if (const Grad& dq = g.in_grad[0])
+        gemm(false, false, s.n, s.d, s.m, static_cast<T>(scale), ds, s.m, k, s.q_row, beta(0), dq.as<T>() + s.q_at(b, h), s.q_row);
+      if (const Grad& dk = g.in_grad[1])
+        gemm(true, false, s.m, s.d, s.n, static_cast<T>(scale), ds, s.m, q, s.q_row, beta(1), dk.as<T>() + s.k_at(b, h), s.q_row);
+      if (const Grad& dv = g.in_grad[2])
+        gemm(true, false, s.m, s.e, s.n, matrix.output_scale(), p, s.m, d_out, s.v_row, beta(2), dv.as<T>() + s.v_at(b, h), s.v_row);
+    });
+  });
+}
+
+}  // namespace sinkgrad::cpu

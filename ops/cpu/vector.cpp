@@ -1,0 +1,275 @@
+// Each primitive is written once with Highway; this file is compiled once per instruction set.
+#include "ops/cpu/vector.h"
+
+#include <limits>
+
+// Three levels are enough on x86-64: the baseline, AVX2 with FMA, AVX-512.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/vector.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace sinkgrad::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// 2^(x log2 e): x = k ln 2 + r with |r| <= ln 2 / 2, Taylor series for e^r (degree 7 or 13), exponent bits for 2^k.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp(D d, V x) {
+  using T = hn::TFromD<D>;
+  constexpr bool kSingle = sizeof(T) == 4;
+  constexpr T kLow = kSingle ? T(-87.33654) : T(-708.39641853226408), kHigh = kSingle ? T(88.72283) : T(709.78271289338397);
+  const hn::RebindToSigned<D> di;
+  const V clamped = hn::Max(hn::Min(x, hn::Set(d, kHigh)), hn::Set(d, kLow));
+  const V k = hn::Round(hn::Mul(clamped, hn::Set(d, T(1.4426950408889634))));
+  V r = hn::NegMulAdd(k, hn::Set(d, kSingle ? T(0.693359375) : T(0.693147180369123816490)), clamped);
+  r = hn::NegMulAdd(k, hn::Set(d, kSingle ? T(-2.12194440e-4) : T(1.90821492927058770002e-10)), r);
+  V p;
+  if constexpr (kSingle) {
+    p = hn::Set(d, T(1.0 / 5040));
+  } else {
+    p = hn::Set(d, T(1.0 / 6227020800));
+    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 479001600)));
+    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 39916800)));
+    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 3628800)));
+    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 362880)));
+    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 40320)));
+    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 5040)));
+  }
+  p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 720)));
+  p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 120)));
+  p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 24)));
+  p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 6)));
+  p = hn::MulAdd(p, r, hn::Set(d, T(0.5)));
+  p = hn::MulAdd(p, r, hn::Set(d, T(1)));
+  p = hn::MulAdd(p, r, hn::Set(d, T(1)));
+  // Two factors, since 2^k itself overflows for the largest k.
+  const auto ki = hn::ConvertTo(di, k), half = hn::ShiftRight<1>(ki);
+  constexpr int kBits = kSingle ? 23 : 52, kBias = kSingle ? 127 : 1023;
+  auto power = [&](auto e) { return hn::BitCast(d, hn::ShiftLeft<kBits>(hn::Add(e, hn::Set(di, kBias)))); };
+  V y = hn::Mul(hn::Mul(p, power(half)), power(hn::Sub(ki, half)));
+  y = hn::IfThenElse(hn::Gt(x, hn::Set(d, kHigh)), hn::Set(d, std::numeric_limits<T>::infinity()), y);
+  y = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kLow)), y);
+  return hn::IfThenElse(hn::IsNaN(x), x, y);
+}
+
+/// Calls body(load, store) for full vectors and, for the rest, with zero-padded loads and partial stores.
+/// Lanes beyond n load as 0, so bodies that reduce pass their terms through `keep`.
+template <class T>
+struct Rows {
+  using D = hn::ScalableTag<T>;
+  using V = hn::Vec<D>;
+  D d;
+
+  template <class Full, class Rest>
+  HWY_INLINE void each(int64_t n, Full full, Rest rest) const {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    int64_t j = 0;
+    for (; j + lanes <= n; j += lanes) full(j);
+    if (j < n) rest(j, static_cast<size_t>(n - j));
+  }
+  HWY_INLINE V load(const T* p) const { return hn::LoadU(d, p); }
+  HWY_INLINE V load(const T* p, size_t count) const {
+    HWY_ALIGN T buffer[hn::MaxLanes(D())] = {};
+    for (size_t i = 0; i < count; ++i) buffer[i] = p[i];
+    return hn::Load(d, buffer);
+  }
+  HWY_INLINE void store(V v, T* p) const { hn::StoreU(v, d, p); }
+  HWY_INLINE void store(V v, T* p, size_t count) const {
+    HWY_ALIGN T buffer[hn::MaxLanes(D())];
+    hn::Store(v, d, buffer);
+    for (size_t i = 0; i < count; ++i) p[i] = buffer[i];
+  }
+  HWY_INLINE V keep(V v, size_t count) const { return hn::IfThenElseZero(hn::FirstN(d, count), v); }
+  HWY_INLINE T total(V v) const { return hn::GetLane(hn::SumOfLanes(d, v)); }
+
+  /// y_j = f(x_j...), stored.
+  template <class F, class... In>
+  HWY_INLINE void map(int64_t n, T* y, F f, const In*... x) const {
+    each(n, [&](int64_t j) HWY_ATTR { store(f(load(x + j)...), y + j); },
+         [&](int64_t j, size_t c) HWY_ATTR { store(f(load(x + j, c)...), y + j, c); });
+  }
+  /// sum_j f(x_j...).
+  template <class F, class... In>
+  HWY_INLINE T reduce(int64_t n, F f, const In*... x) const {
+    V a = hn::Zero(d);
+    each(n, [&](int64_t j) HWY_ATTR { a = hn::Add(a, f(load(x + j)...)); },
+         [&](int64_t j, size_t c) HWY_ATTR { a = hn::Add(a, keep(f(load(x + j, c)...), c)); });
+    return total(a);
+  }
+  /// max_j f(x_j...).
+  template <class F, class... In>
+  HWY_INLINE T maximum(int64_t n, F f, const In*... x) const {
+    const V lowest = hn::Set(d, -std::numeric_limits<T>::infinity());
+    V a = lowest;
+    each(n, [&](int64_t j) HWY_ATTR { a = hn::Max(a, f(load(x + j)...)); },
+         [&](int64_t j, size_t c) HWY_ATTR { a = hn::Max(a, hn::IfThenElse(hn::FirstN(d, c), f(load(x + j, c)...), lowest)); });
+    return hn::GetLane(hn::MaxOfLanes(d, a));
+  }
+};
+
+template <class T>
+T Sum(const T* x, int64_t n) {
+  return Rows<T>().reduce(n, [](auto a) HWY_ATTR { return a; }, x);
+}
+template <class T>
+T Dot(const T* x, const T* y, int64_t n) {
+  return Rows<T>().reduce(n, [](auto a, auto b) HWY_ATTR { return hn::Mul(a, b); }, x, y);
+}
+template <class T>
+T MaxOf(const T* x, int64_t n) {
+  return Rows<T>().maximum(n, [](auto a) HWY_ATTR { return a; }, x);
+}
+template <class T>
+T MaxSum(const T* x, const T* y, int64_t n) {
+  return Rows<T>().maximum(n, [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, x, y);
+}
+template <class T>
+void MaxInto(const T* x, T a, T* m, int64_t n) {
+  const Rows<T> r;
+  const auto va = hn::Set(r.d, a);
+  r.map(n, m, [&](auto xj, auto mj) HWY_ATTR { return hn::Max(mj, hn::Add(xj, va)); }, x, static_cast<const T*>(m));
+}
+template <class T>
+void Axpy(T a, const T* x, T* y, int64_t n) {
+  const Rows<T> r;
+  const auto va = hn::Set(r.d, a);
+  r.map(n, y, [&](auto xj, auto yj) HWY_ATTR { return hn::MulAdd(va, xj, yj); }, x, static_cast<const T*>(y));
+}
+template <class T>
+void ExpOf(const T* x, T* y, int64_t n) {
+  const Rows<T> r;
+  r.map(n, y, [&](auto a) HWY_ATTR { return Exp(r.d, a); }, x);
+}
+template <class T>
+T ExpShift(const T* x, T a, T* y, int64_t n) {
+  const Rows<T> r;
+  const auto va = hn::Set(r.d, a);
+  auto total = hn::Zero(r.d);
+  r.each(n,
+         [&](int64_t j) HWY_ATTR {
+           const auto e = Exp(r.d, hn::Add(r.load(x + j), va));
+           r.store(e, y + j);
+           total = hn::Add(total, e);
+         },
+         [&](int64_t j, size_t c) HWY_ATTR {
+           const auto e = Exp(r.d, hn::Add(r.load(x + j, c), va));
+           r.store(e, y + j, c);
+           total = hn::Add(total, r.keep(e, c));
+         });
+  return r.total(total);
+}
+template <class T>
+T SumExp(const T* x, const T* y, T a, int64_t n) {
+  const Rows<T> r;
+  const auto va = hn::Set(r.d, a);
+  return r.reduce(n, [&](auto xj, auto yj) HWY_ATTR { return Exp(r.d, hn::Add(hn::Add(xj, yj), va)); }, x, y);
+}
+template <class T>
+void SumExpInto(const T* x, const T* y, T a, T* s, int64_t n) {
+  const Rows<T> r;
+  const auto va = hn::Set(r.d, a);
+  r.map(n, s, [&](auto xj, auto yj, auto sj) HWY_ATTR { return hn::Add(sj, Exp(r.d, hn::Add(hn::Add(xj, yj), va))); }, x, y,
+        static_cast<const T*>(s));
+}
+template <class T>
+T ExpInto(const T* x, const T* y, T a, T* p, int64_t n) {
+  const Rows<T> r;
+  const auto va = hn::Set(r.d, a);
+  auto total = hn::Zero(r.d);
+  r.each(n,
+         [&](int64_t j) HWY_ATTR {
+           const auto e = Exp(r.d, hn::Add(hn::Add(r.load(x + j), r.load(y + j)), va));
+           r.store(e, p + j);
+           total = hn::Add(total, e);
+         },
+         [&](int64_t j, size_t c) HWY_ATTR {
+           const auto e = Exp(r.d, hn::Add(hn::Add(r.load(x + j, c), r.load(y + j, c)), va));
+           r.store(e, p + j, c);
+           total = hn::Add(total, r.keep(e, c));
+         });
+  return r.total(total);
+}
+template <class T>
+void CenterInto(const T* p, T a, T* d, T* s, int64_t n) {
+  const Rows<T> r;
+  const auto va = hn::Set(r.d, a);
+  r.each(n,
+         [&](int64_t j) HWY_ATTR {
+           const auto w = hn::Mul(r.load(p + j), hn::Sub(r.load(d + j), va));
+           r.store(w, d + j);
+           r.store(hn::Add(r.load(s + j), w), s + j);
+         },
+         [&](int64_t j, size_t c) HWY_ATTR {
+           const auto w = hn::Mul(r.load(p + j, c), hn::Sub(r.load(d + j, c), va));
+           r.store(w, d + j, c);
+           r.store(hn::Add(r.load(s + j, c), w), s + j, c);
+         });
+}
+template <class T>
+void SubtractRowStep(const T* x, const T* y, T a, T scale, T* d, T* s, int64_t n) {
+  const Rows<T> r;
+  const auto va = hn::Set(r.d, a), vs = hn::Set(r.d, scale);
+  r.each(n,
+         [&](int64_t j) HWY_ATTR {
+           const auto w = hn::Mul(vs, Exp(r.d, hn::Add(hn::Add(r.load(x + j), r.load(y + j)), va)));
+           r.store(hn::Sub(r.load(d + j), w), d + j);
+           r.store(hn::Sub(r.load(s + j), w), s + j);
+         },
+         [&](int64_t j, size_t c) HWY_ATTR {
+           const auto w = hn::Mul(vs, Exp(r.d, hn::Add(hn::Add(r.load(x + j, c), r.load(y + j, c)), va)));
+           r.store(hn::Sub(r.load(d + j, c), w), d + j, c);
+           r.store(hn::Sub(r.load(s + j, c), w), s + j, c);
+         });
+}
+template <class T>
+T SubtractColumnStep(const T* x, const T* y, T a, const T* c, T* d, int64_t n) {
+  const Rows<T> r;
+  const auto va = hn::Set(r.d, a);
+  auto total = hn::Zero(r.d);
+  r.each(n,
+         [&](int64_t j) HWY_ATTR {
+           const auto w = hn::Mul(r.load(c + j), Exp(r.d, hn::Add(hn::Add(r.load(x + j), r.load(y + j)), va)));
+           r.store(hn::Sub(r.load(d + j), w), d + j);
+           total = hn::Add(total, w);
+         },
+         [&](int64_t j, size_t k) HWY_ATTR {
+           const auto w = hn::Mul(r.load(c + j, k), Exp(r.d, hn::Add(hn::Add(r.load(x + j, k), r.load(y + j, k)), va)));
+           r.store(hn::Sub(r.load(d + j, k), w), d + j, k);
+           total = hn::Add(total, w);  // c is 0 beyond the end
+         });
+  return r.total(total);
+}
+
+template <class T>
+VectorMath<T> Table() {
+  return {Sum<T>, Dot<T>, MaxOf<T>, MaxSum<T>, MaxInto<T>, Axpy<T>, ExpOf<T>, ExpShift<T>, SumExp<T>, SumExpInto<T>, ExpInto<T>,
+          CenterInto<T>, SubtractRowStep<T>, SubtractColumnStep<T>};
+}
+VectorMath<float> TableF32() { return Table<float>(); }
+VectorMath<double> TableF64() { return Table<double>(); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sinkgrad::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sinkgrad::cpu {
+HWY_EXPORT(TableF32);
+HWY_EXPORT(TableF64);
+
+template <>
+const VectorMath<float>& vector_math<float>() {
+  static const VectorMath<float> table = HWY_DYNAMIC_DISPATCH(TableF32)();
+  return table;
+}
+template <>
+const VectorMath<double>& vector_math<double>() {
+  static const VectorMath<double> table = HWY_DYNAMIC_DISPATCH(TableF64)();
+  return table;
+}
+}  // namespace sinkgrad::cpu
+#endif
