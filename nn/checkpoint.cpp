@@ -1,0 +1,95 @@
+// Writing and restoring visit the same list of names, so what is saved is what is restored.
+#include "nn/checkpoint.h"
+
+#include <cstring>
+
+#include "core/safetensors.h"
+
+namespace sinkgrad {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr int kFormat = 1;
+constexpr const char* kMetadataKey = "sinkgrad";
+
+/// Every key of the state, once: visit(name, field).
+template <class State, class Visit>
+void each_field(State& s, Visit&& visit) {
+  visit("seed", s.seed);
+  visit("items", s.items);
+  visit("batch_size", s.batch_size);
+  visit("step", s.step);
+  visit("epoch", s.epoch);
+  visit("position", s.position);
+  visit("best_accuracy", s.best_accuracy);
+  visit("best_epoch", s.best_epoch);
+  visit("window_loss_sum", s.window.loss_sum);
+  visit("window_correct", s.window.correct);
+  visit("window_items", s.window.items);
+}
+
+std::vector<NamedView> named_views(const ParameterPack& pack, const Optimizer* optimizer) {
+  std::vector<NamedView> views;
+  Module& module = pack.module();
+  for (const Parameter& p : module.parameters()) views.push_back({"model." + p.name, p.value});
+  for (const Buffer& b : module.buffers()) views.push_back({"model." + b.name, b.value});
+  if (optimizer)
+    for (const Optimizer::State& s : optimizer->state())
+      for (const Parameter& p : module.parameters()) views.push_back({"optim." + s.name + "." + p.name, pack.part(s.values, p)});
+  return views;
+}
+
+std::string described(const Shape& shape, DType dtype) { return cat(name_of(dtype), " ", shape); }
+
+}  // namespace
+
+void Checkpoint::restore(const ParameterPack& pack, Optimizer* optimizer) const {
+  const std::vector<NamedView> views = named_views(pack, optimizer);
+  std::string problems;
+  const auto problem = [&](const auto&... parts) { problems += cat(problems.empty() ? "" : "; ", parts...); };
+  std::map<std::string, const View*> wanted;
+  for (const auto& [name, view] : views) {
+    wanted[name] = &view;
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) problem(name, " ", described(view.shape, view.dtype), " is missing");
+    else if (found->second.shape() != view.shape || found->second.dtype() != view.dtype)
+      problem(name, " must be ", described(view.shape, view.dtype), ", got ", described(found->second.shape(), found->second.dtype()));
+  }
+  for (const auto& [name, tensor] : tensors)
+    if (!wanted.contains(name) && (optimizer || name.starts_with("model."))) problem(name, " ", described(tensor.shape(), tensor.dtype()), " is unexpected");
+  require<InputError>(problems.empty(), path.string(), ": must fit the model", optimizer ? " and the optimizer" : "", ": ", problems);
+  for (const auto& [name, view] : views)
+    if (view.bytes() > 0) std::memcpy(view.data, tensors.at(name).view().data, view.bytes());
+  if (optimizer) optimizer->set_updates(state.step);
+}
+
+void write_checkpoint(const std::filesystem::path& path, const Json& recipe, const TrainingState& state, const ParameterPack& pack,
+                      const Optimizer& optimizer) {
+  Json values;
+  each_field(state, [&](const char* name, const auto& value) { values[name] = value; });
+  const Json description = {{"format", kFormat}, {"recipe", recipe}, {"state", values}};
+  write_safetensors(path, named_views(pack, &optimizer), {{"format", "pt"}, {kMetadataKey, description.dump()}});
+}
+
+Checkpoint read_checkpoint(const std::filesystem::path& path) {
+  SafetensorsFile file = read_safetensors(path);
+  Checkpoint checkpoint{.path = path, .tensors = std::move(file.tensors)};
+  const auto text = file.metadata.find(kMetadataKey);
+  require<InputError>(text != file.metadata.end(), path.string(), ": is no checkpoint of sinkgrad: its metadata has no '", kMetadataKey, "'");
+  try {
+    const Json description = Json::parse(text->second);
+    require<InputError>(description.at("format") == kFormat, path.string(), ": this program reads checkpoints of format ", kFormat, ", got ",
+                        description.at("format"));
+    checkpoint.recipe = description.at("recipe");
+    const Json& values = description.at("state");
+    each_field(checkpoint.state, [&]<class T>(const char* name, T& value) {
+      require<InputError>(values.at(name).is_number(), path.string(), ": '", name, "' in the metadata must be a number, got ", values.at(name));
+      value = values.at(name).get<T>();
+    });
+  } catch (const Json::exception& e) {
+    throw InputError(cat(path.string(), ": the metadata '", kMetadataKey, "' is malformed: ", e.what()));
+  }
+  return checkpoint;
+}
+
+}  // namespace sinkgrad
