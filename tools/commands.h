@@ -1,0 +1,18 @@
+// The subcommands of `sinkgrad`: each add_NAME registers one, with its options and a callback that runs it.
+// Callbacks report failure by exceptions; main turns them into exit codes.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace sinkgrad {
+
+void add_eval(CLI::App& app);
+void add_gradcheck(CLI::App& app);
+void add_info(CLI::App& app);
+void add_plot(CLI::App& app);
+void add_study(CLI::App& app);
+void add_train(CLI::App& app);
+
+}  // namespace sinkgrad

@@ -1,0 +1,57 @@
+// `sinkgrad eval`: accuracy and loss of a checkpoint over every item of its data.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "core/parallel.h"
+#include "models/registry.h"
+#include "nn/trainer.h"
+#include "tools/commands.h"
+#include "tools/experiment.h"
+
+namespace sinkgrad {
+namespace {
+
+struct EvalCommand {
+  std::string checkpoint, split = "test";
+  std::vector<std::string> data;
+  int64_t batch_size = 256;
+  int threads = 0;
+};
+
+void eval(const EvalCommand& command) {
+  const Checkpoint checkpoint = read_checkpoint(command.checkpoint);
+  Recipe recipe = recipe_of(checkpoint);
+  for (const std::string& setting : command.data) recipe.set("data." + setting);
+  if (command.threads > 0) set_threads(command.threads);
+  const DataSplits splits = open_data(recipe.data);
+  const Dataset& data = command.split == "test" ? *splits.test : *splits.train;
+  const auto model = make_model(recipe.model, data.item_shape(), data.classes());
+  const ParameterPack pack(*model, DType::f32, 0);
+  checkpoint.restore(pack);
+  Tape tape;
+  const Score score = evaluate(tape, *model, data, command.batch_size);
+  fmt::print("{}: {} accuracy {:.2f}% ({} of {}), loss {:.4f}\n", command.checkpoint, command.split, 100 * score.accuracy(), score.correct, score.items,
+             score.loss());
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  const auto options = std::make_shared<EvalCommand>();
+  CLI::App* command = app.add_subcommand("eval", "Evaluate a checkpoint on all of its test data");
+  command->footer("Example: sinkgrad eval runs/mnist_patch_small/best.safetensors --data folder=/srv/mnist");
+  command->add_option("checkpoint", options->checkpoint, "a file that `sinkgrad train` wrote")->required();
+  command->add_option("--data", options->data, "KEY=VALUE, changes one option of the data that the checkpoint names; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  command->add_option("--split", options->split, "test or train")->check(CLI::IsMember({"test", "train"}))->capture_default_str();
+  command->add_option("--batch-size", options->batch_size, "items at a time; the accuracy does not depend on it")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(CLI::PositiveNumber);
+  command->callback([options] { eval(*options); });
+}
+
+}  // namespace sinkgrad

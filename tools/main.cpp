@@ -1,0 +1,86 @@
+// The `sinkgrad` program. The one place where errors become exit codes and lines on stderr.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <new>
+
+#include "core/check.h"
+#include "core/names.h"
+#include "nn/trainer.h"
+#include "tools/commands.h"
+
+namespace sinkgrad {
+namespace {
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 ok, 1 a check failed or training diverged, 2 usage or bad input, 3 device not available, 4 out of memory,\n"
+    "5 reading or writing failed, 130 or 143 interrupted after saving.";
+
+int exit_code(const std::exception& error) {
+  const auto is = [&]<class E>(const E*) { return dynamic_cast<const E*>(&error) != nullptr; };
+  if (is(static_cast<const DivergedError*>(nullptr))) return 1;
+  if (is(static_cast<const DeviceError*>(nullptr))) return 3;
+  if (is(static_cast<const OutOfMemoryError*>(nullptr)) || is(static_cast<const std::bad_alloc*>(nullptr))) return 4;
+  if (is(static_cast<const IoError*>(nullptr))) return 5;
+  return is(static_cast<const Error*>(nullptr)) ? 2 : 1;
+}
+
+/// "; did you mean ...?" for what the command line parser could not use: an option, otherwise a subcommand.
+std::string suggestion(const CLI::App& app) {
+  const std::vector<std::string> words = app.remaining(true);
+  if (words.empty()) return "";
+  const auto option = std::find_if(words.begin(), words.end(), [](const std::string& word) { return word.starts_with("-"); });
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands())
+    for (const CLI::Option* each : command->get_options())
+      for (const std::string& name : each->get_lnames()) known.push_back("--" + name);
+  if (known.empty())
+    for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
+  return did_you_mean(option == words.end() ? words.front() : *option, known);
+}
+
+/// OpenMP's waiting threads spin, on a busy machine for longer than the work takes (measured: 8 times slower with one other program running).
+/// The runtime reads its settings before main, hence the second start. OMP_WAIT_POLICY or GOMP_SPINCOUNT in the environment decide otherwise.
+void limit_spinning(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
+  setenv("GOMP_SPINCOUNT", "1000", 1);
+  execv("/proc/self/exe", argv);  // where this fails the program just runs as it is
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Trains, evaluates and checks Sinkformers: transformers whose attention is normalised by Sinkhorn's algorithm.", "sinkgrad");
+  app.set_version_flag("--version", "sinkgrad " SINKGRAD_VERSION);
+  app.require_subcommand(1);
+  app.footer(kExitCodes);
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    return cat("sinkgrad: ", error.what(), suggestion(*failed), "\nSee sinkgrad --help, or --help after a subcommand.\n");
+  });
+  add_train(app);
+  add_eval(app);
+  add_study(app);
+  add_info(app);
+  add_gradcheck(app);
+  add_plot(app);
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::RuntimeError& error) {  // a subcommand's own exit code
+    return error.get_exit_code();
+  } catch (const CLI::ParseError& error) {  // --help and --version are among them, with exit code 0
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const std::exception& error) {
+    std::cerr << "sinkgrad: " << error.what() << std::endl;
+    return exit_code(error);
+  }
+}
+
+}  // namespace
+}  // namespace sinkgrad
+
+int main(int argc, char** argv) {
+  sinkgrad::limit_spinning(argv);
+  return sinkgrad::run(argc, argv);
+}

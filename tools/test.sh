@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Installs what is needed (as root), builds and runs the tests. Options go to ctest, e.g. tools/test.sh -LE slow
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/tools/packages.sh"
+install_packages $sinkgrad_packages
+build "$root/build" -DSINKGRAD_TESTS=ON
+ctest --test-dir "$root/build" --output-on-failure "$@"

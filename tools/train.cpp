@@ -1,0 +1,256 @@
+// `sinkgrad train`: runs a recipe into a folder that holds config.json, metrics.jsonl, last.safetensors and best.safetensors.
+// A run that was stopped, by a signal or a crash, continues from last.safetensors as if it had not been.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "core/file.h"
+#include "core/parallel.h"
+#include "models/registry.h"
+#include "nn/trainer.h"
+#include "tools/commands.h"
+#include "tools/experiment.h"
+#include "tools/train.h"
+#include "tools/ui/metrics.h"
+#include "tools/ui/progress.h"
+
+namespace sinkgrad {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+volatile std::sig_atomic_t g_signal = 0;
+
+/// The first SIGINT or SIGTERM asks the run to stop; the second one kills the program, which is safe: files appear by renaming.
+void watch_signals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int signal) { g_signal = signal; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+}
+
+TrainerOptions trainer_options(const Recipe& recipe) {
+  const OptimizerRecipe& o = recipe.optimizer;
+  const ScheduleRecipe& s = recipe.schedule;
+  using Kind = OptimizerOptions::Kind;
+  using Schedule = ScheduleOptions::Kind;
+  const bool fairseq_smoothing = recipe.loss.form == "fairseq";
+  return {.optimizer = {.kind = o.name == "sgd" ? Kind::sgd : o.name == "adamw" ? Kind::adamw : Kind::adam,
+                        .beta1 = o.betas[0],
+                        .beta2 = o.betas[1],
+                        .epsilon = o.eps,
+                        .momentum = o.momentum,
+                        .weight_decay = o.weight_decay,
+                        .form = o.form == "fairseq" ? OptimizerOptions::Form::fairseq : OptimizerOptions::Form::torch,
+                        .decay_all = o.decay_all},
+          .schedule = {.kind = s.name == "step"           ? Schedule::step
+                               : s.name == "cosine"       ? Schedule::cosine
+                               : s.name == "inverse_sqrt" ? Schedule::inverse_sqrt
+                                                          : Schedule::constant,
+                       .lr = o.lr,
+                       .warmup = s.warmup,
+                       .warmup_lr = s.warmup_lr,
+                       .milestones = s.milestones,
+                       .gamma = s.gamma,
+                       .min_lr = s.min_lr},
+          .clip_norm = o.clip_norm,
+          .label_smoothing = recipe.loss.label_smoothing,
+          .smoothing_form = fairseq_smoothing ? Smoothing::fairseq : Smoothing::torch,
+          .epochs = recipe.epochs,
+          .batch_size = recipe.batch_size,
+          .eval_batch_size = recipe.eval_batch_size,
+          .seed = recipe.seed};
+}
+
+/// Everything that changes the updates must be as it was; a longer run, another data folder or other ways to look at it may differ.
+void require_same_recipe(const Checkpoint& checkpoint, const Json& recipe) {
+  std::set<std::string> free = {"/name", "/description", "/eval_batch_size", "/checkpoint_every", "/data/folder"};
+  if (recipe["schedule"]["name"] != "cosine") free.insert("/epochs");
+  const nlohmann::json saved = nlohmann::json(checkpoint.recipe).flatten(), now = nlohmann::json(recipe).flatten();
+  nlohmann::json keys = saved;
+  keys.update(now);
+  std::string differences;
+  for (const auto& [key, unused] : keys.items()) {
+    const nlohmann::json before = saved.value(key, nlohmann::json()), after = now.value(key, nlohmann::json());
+    if (before != after && !free.contains(key)) differences += cat(differences.empty() ? "" : "; ", key.substr(1), " was ", before, ", is ", after);
+  }
+  require<InputError>(differences.empty(), checkpoint.path.string(), ": a resumed run requires the same recipe: ", differences);
+}
+
+class Run {
+ public:
+  Run(const TrainCommand& command, const Recipe& recipe)
+      : command_(command),
+        config_(recipe.to_json()),
+        name_(recipe.name),
+        epochs_(recipe.epochs),
+        checkpoint_every_(recipe.checkpoint_every),
+        folder_(command.out.empty() ? fs::path("runs") / recipe.name : fs::path(command.out)),
+        data_(open_data(recipe.data)),
+        model_(make_model(recipe.model, data_.train->item_shape(), data_.train->classes())),
+        trainer_(*model_, *data_.train, trainer_options(recipe)),
+        progress_({.mode = parse_progress_mode(command.progress), .quiet = command.quiet}) {
+    progress_.note("train  " + data_.train->description());
+    progress_.note("test   " + data_.test->description());
+    progress_.note(fmt::format("model  {}, {} parameters", recipe.model.at("name").get<std::string>(), model_->parameter_count()));
+    command.resume ? resume() : start();
+    report_every_ = std::max<int64_t>(1, trainer_.batches_per_epoch() / 20);
+  }
+
+  void run() {
+    watch_signals();
+    while (!trainer_.finished() && !stopping()) trainer_.epoch_complete() ? end_epoch() : update();
+    if (g_signal) {
+      save("last");
+      progress_.finish();
+      progress_.note(fmt::format("interrupted: update {} is saved in {}; continue with: sinkgrad train {} --out {} --resume", trainer_.state().step,
+                                 file("last").string(), (folder_ / "config.json").string(), folder_.string()));
+      throw CLI::RuntimeError(128 + g_signal);
+    }
+    if (!trainer_.finished()) save("last");
+    progress_.finish();
+    print_result();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+  fs::path file(const std::string& which) const { return folder_ / (which + ".safetensors"); }
+  void save(const std::string& which) const { trainer_.save(file(which), config_); }
+
+  void start() {
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    require<IoError>(!error, folder_.string(), ": creating the folder failed: ", error.message());
+    metrics_.emplace(MetricsWriter::create(folder_ / "metrics.jsonl", header()));  // first: it refuses a folder that is in use
+    write_file(folder_ / "config.json", config_.dump(2) + "\n");
+    save("last");
+    progress_.note("writing " + folder_.string());
+  }
+
+  void resume() {
+    require<InputError>(fs::exists(file("last")), file("last").string(), ": there is nothing to resume; without --resume a new run starts");
+    const Checkpoint checkpoint = read_checkpoint(file("last"));
+    require_same_recipe(checkpoint, config_);
+    trainer_.resume(checkpoint);
+    metrics_.emplace(MetricsWriter::resume(folder_ / "metrics.jsonl", trainer_.state().step));
+    write_file(folder_ / "config.json", config_.dump(2) + "\n");
+    progress_.note(fmt::format("resuming {} at update {}", folder_.string(), trainer_.state().step));
+  }
+
+  nlohmann::json header() const {
+    return {{"config", config_},
+            {"version", SINKGRAD_VERSION},
+            {"seed", trainer_.state().seed},
+            {"device", "cpu"},
+            {"threads", threads()},
+            {"parameters", model_->parameter_count()},
+            {"train", data_.train->description()},
+            {"test", data_.test->description()}};
+  }
+
+  /// A signal stops after the update; --max-steps lets a complete epoch be evaluated.
+  bool stopping() const { return g_signal || (command_.max_steps > 0 && trainer_.state().step >= command_.max_steps && !trainer_.epoch_complete()); }
+
+  void update() {
+    const StepReport report = trainer_.step();
+    const TrainingState& state = trainer_.state();
+    items_ += report.items;
+    if (state.position % report_every_ == 0 || trainer_.epoch_complete()) {
+      const Score window = trainer_.take_window();
+      const double seconds = seconds_since(reported_at_);
+      values_ = {{"loss", window.loss()},
+                 {"acc", window.accuracy()},
+                 {"lr", report.lr},
+                 {"grad_norm", report.gradient_norm},
+                 {"items_s", static_cast<double>(items_) / std::max(seconds, 1e-9)},
+                 {"mem", static_cast<double>(report.tape_bytes)}};
+      metrics_->write({.step = state.step, .epoch = trainer_.epochs_done(), .split = "train", .values = values_});
+      values_.pop_back();  // memory does not change
+      restart_clock();
+    }
+    const int64_t total = epochs_ * trainer_.batches_per_epoch();
+    progress_.update(fmt::format("epoch {}/{}", state.epoch + 1, epochs_), state.step, command_.max_steps > 0 ? std::min(total, command_.max_steps) : total, values_);
+    if (checkpoint_every_ > 0 && state.step % checkpoint_every_ == 0 && !trainer_.epoch_complete()) save("last");
+  }
+
+  void end_epoch() {
+    test_ = trainer_.evaluate(*data_.test);
+    const bool best = trainer_.end_epoch(test_->accuracy());
+    const TrainingState& state = trainer_.state();
+    metrics_->write({.step = state.step, .epoch = trainer_.epochs_done(), .split = "test", .values = {{"loss", test_->loss()}, {"acc", test_->accuracy()}}});
+    if (best) save("best");
+    save("last");
+    progress_.note(fmt::format("epoch {}/{}: test accuracy {:.2f}%, test loss {:.4g}{}", state.epoch, epochs_, 100 * test_->accuracy(), test_->loss(), best ? ", the best so far" : ""));
+    restart_clock();
+  }
+
+  void restart_clock() {
+    reported_at_ = Clock::now();
+    items_ = 0;
+  }
+
+  void print_result() {
+    const TrainingState& state = trainer_.state();
+    if (!test_) test_ = trainer_.evaluate(*data_.test);
+    const std::string best = state.best_epoch == 0 ? "" : fmt::format(" (best {:.2f}% after epoch {})", 100 * state.best_accuracy, state.best_epoch);
+    fmt::print("{}: test accuracy {:.2f}%{}, test loss {:.4f}, {} updates, {:.1f} s\n", name_, 100 * test_->accuracy(), best, test_->loss(), state.step,
+               seconds_since(started_at_));
+  }
+
+  const TrainCommand& command_;
+  Json config_;
+  std::string name_;
+  int64_t epochs_, checkpoint_every_, report_every_ = 1;
+  fs::path folder_;
+  DataSplits data_;
+  std::unique_ptr<Classifier> model_;
+  Trainer trainer_;
+  Progress progress_;
+  std::optional<MetricsWriter> metrics_;
+  std::optional<Score> test_;  // of the model as it stands after the last epoch
+  std::vector<std::pair<std::string, double>> values_;
+  Clock::time_point started_at_ = Clock::now(), reported_at_ = Clock::now();
+  int64_t items_ = 0;  // since reported_at_
+};
+
+}  // namespace
+
+void train(const TrainCommand& command) {
+  Recipe recipe = load_recipe(command.recipe, command.settings);
+  if (command.seed) recipe.seed = *command.seed;
+  complete(recipe);
+  if (command.print_config) {
+    fmt::print("{}\n", recipe.to_json().dump(2));
+    return;
+  }
+  if (command.threads > 0) set_threads(command.threads);
+  Run(command, recipe).run();
+}
+
+void add_train(CLI::App& app) {
+  const auto options = std::make_shared<TrainCommand>();
+  CLI::App* command = app.add_subcommand("train", "Train a model as a recipe says");
+  command->footer(
+      "Ctrl-C or SIGTERM finishes the update, saves and exits with 130 or 143; a second one ends at once.\n"
+      "Example: sinkgrad train set_shapes_small --set model.iterations=5 --set epochs=3 --out runs/sinkformer");
+  command->add_option("recipe", options->recipe, "the name of a recipe (see `sinkgrad info`) or a JSON file")->required();
+  command->add_option("--set", options->settings, "KEY=VALUE, changes one setting of the recipe; repeatable")->type_name("KEY=VALUE")->allow_extra_args(false);
+  command->add_option("-o,--out", options->out, "the folder of the run [runs/NAME]");
+  command->add_flag("--resume", options->resume, "continue the run in that folder, to the bit");
+  command->add_option("--seed", options->seed, "of initial weights, data order and dropout [the recipe's]");
+  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(CLI::PositiveNumber);
+  command->add_option("--max-steps", options->max_steps, "stop after so many updates in all [as many as the epochs have]")->check(CLI::PositiveNumber);
+  command->add_option("--progress", options->progress, "auto, bar, plain or never")->check(CLI::IsMember({"auto", "bar", "plain", "never"}))->capture_default_str();
+  command->add_flag("-q,--quiet", options->quiet, "only the result, no progress and no notes");
+  command->add_flag("--print-config", options->print_config, "print the complete recipe and exit");
+  command->callback([options] { train(*options); });
+}
+
+}  // namespace sinkgrad

@@ -1,0 +1,21 @@
+// One training run, as `sinkgrad train` and the cells of `sinkgrad study` make it.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sinkgrad {
+
+struct TrainCommand {
+  std::string recipe, out, progress = "auto";
+  std::vector<std::string> settings;
+  std::optional<uint64_t> seed;
+  int threads = 0;
+  int64_t max_steps = 0;
+  bool resume = false, quiet = false, print_config = false;
+};
+
+void train(const TrainCommand& command);
+
+}  // namespace sinkgrad
