@@ -1,0 +1,94 @@
+// The layers of the design, held by reading the sources: who may include whom, and that no op is lost on the way to the registry.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "core/op.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path kRoot = SINKGRAD_SOURCE_DIR;
+
+std::string text_of(const fs::path& path) {
+  std::ifstream in(path);
+  REQUIRE(in);
+  std::ostringstream s;
+  s << in.rdbuf();
+  return s.str();
+}
+
+std::vector<fs::path> sources(const std::string& folder) {
+  std::vector<fs::path> found;
+  if (!fs::exists(kRoot / folder)) return found;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder))
+    if (const std::string e = entry.path().extension(); e == ".h" || e == ".cpp" || e == ".cu") found.push_back(entry.path());
+  return found;
+}
+
+size_t count_of(const std::string& text, const std::regex& what) {
+  return static_cast<size_t>(std::distance(std::sregex_iterator(text.begin(), text.end(), what), std::sregex_iterator()));
+}
+
+}  // namespace
+
+TEST_CASE("includes go one way: tools, models, nn, ops, core") {
+  const std::map<std::string, std::set<std::string>> allowed = {{"core", {"core"}},
+                                                                {"ops", {"core", "ops"}},
+                                                                {"cuda", {"core", "cuda"}},
+                                                                {"datasets", {"core", "datasets"}},
+                                                                {"nn", {"core", "ops", "nn", "datasets"}},
+                                                                {"models", {"core", "ops", "nn", "models"}}};
+  const std::regex include(R"re(#include "([^"]*)")re");
+  for (const auto& [folder, may_include] : allowed)
+    for (const fs::path& file : sources(folder)) {
+      const std::string text = text_of(file);
+      for (std::sregex_iterator i(text.begin(), text.end(), include), end; i != end; ++i) {
+        const std::string target = (*i)[1], top = target.substr(0, target.find('/'));
+        INFO(fs::relative(file, kRoot).string() << " includes " << target);
+        CHECK(may_include.count(top) == 1);
+        CHECK(fs::exists(kRoot / target));
+      }
+    }
+  CHECK(sources("core").size() > 10);
+}
+
+TEST_CASE("every op in the sources is in the registry") {
+  size_t registrations = 0;
+  for (const fs::path& file : sources("ops"))
+    if (file.parent_path() == kRoot / "ops" && file.extension() == ".cpp") registrations += count_of(text_of(file), std::regex(R"(\bregister_op\()"));
+  CHECK(registrations == sinkgrad::registered_ops().size());
+  CHECK(registrations > 0);
+}
+
+TEST_CASE("the ops are in order of their names, and each is found by its name") {
+  const auto& ops = sinkgrad::registered_ops();
+  CHECK(std::is_sorted(ops.begin(), ops.end(), [](auto* a, auto* b) { return std::string(a->name) < b->name; }));
+  for (const sinkgrad::OpDef* op : ops) CHECK(&sinkgrad::find_op(op->name) == op);
+  CHECK_THROWS_WITH(sinkgrad::find_op("softmacks"), Catch::Contains("did you mean 'softmax'"));
+}
+
+TEST_CASE("what a newcomer reads first is under 800 lines") {
+  ptrdiff_t lines = 0;
+  for (const char* file : {"core/tape.h", "core/op.h", "core/gradcheck.cpp", "ops/softmax.cpp", "ops/cpu/softmax.cpp"}) {
+    const std::string text = text_of(kRoot / file);
+    lines += std::count(text.begin(), text.end(), '\n');
+  }
+  CHECK(lines < 800);
+}
+
+TEST_CASE("each source file begins with a comment that says what it is, and stays under 500 lines") {
+  for (const char* folder : {"core", "ops", "cuda", "nn", "models", "datasets", "tools", "tests"})
+    for (const fs::path& file : sources(folder)) {
+      const std::string text = text_of(file);
+      INFO(fs::relative(file, kRoot).string());
+      CHECK(text.rfind("//", 0) == 0);
+      CHECK(std::count(text.begin(), text.end(), '\n') < 500);
+    }
+}

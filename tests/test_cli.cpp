@@ -1,0 +1,252 @@
+// The program from outside: exit codes, what goes to stdout and stderr, and runs that are stopped and resumed.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <regex>
+#include <thread>
+
+#include "core/file.h"
+#include "tools/ui/metrics.h"
+
+using namespace sinkgrad;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Folder {
+  fs::path path;
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "cli-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()));
+    path = name;
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string operator/(const char* name) const { return (path / name).string(); }
+};
+
+std::string read(const fs::path& path) { return read_file(path, uint64_t{1} << 26); }
+
+struct Result {
+  int code;
+  std::string out, err;
+};
+
+/// Runs the program with stdout and stderr in files. `setting` may set environment variables.
+Result run(const std::string& arguments, const std::string& setting = "") {
+  const Folder folder;
+  const std::string command = setting + " '" + SINKGRAD_PROGRAM + "' " + arguments + " >" + (folder / "out") + " 2>" + (folder / "err") + " </dev/null";
+  const int status = std::system(command.c_str());
+  REQUIRE(WIFEXITED(status));
+  return {WEXITSTATUS(status), read(folder / "out"), read(folder / "err")};
+}
+
+/// A recipe that runs in a moment, with dropout, shuffling, new data in each epoch and a last partial batch (7 batches an epoch).
+struct TinyRecipe : Folder {
+  std::string file = *this / "tiny.json";
+  TinyRecipe() {
+    write_file(file, R"({"model": {"name": "set_transformer", "dim": 16, "heads": 2, "inducing": 4, "dropout": 0.3, "iterations": 3},
+      "data": {"name": "shapes", "points": 24, "train": 52, "test": 24, "augment": true}, "schedule": {"name": "step", "milestones": [1]},
+      "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.01, "clip_norm": 1}, "epochs": 2, "batch_size": 8, "checkpoint_every": 3})");
+  }
+  std::string train(const char* out, const std::string& more = "") const { return "train " + file + " --out " + (*this / out) + " " + more; }
+};
+
+/// The rows without what depends on the clock.
+std::vector<std::string> rows(const fs::path& run) {
+  std::vector<std::string> lines;
+  for (const MetricsRow& row : read_metrics(run / "metrics.jsonl").rows) {
+    std::string line = row.split + " " + std::to_string(row.step) + " " + std::to_string(row.epoch);
+    for (const auto& [name, value] : row.values)
+      if (name != "items_s") line += " " + name + "=" + nlohmann::json(value).dump();
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+/// Starts a long run, sends it `signal` once it trains, and returns its exit code and what it wrote to stderr.
+Result interrupt(const TinyRecipe& recipe, const char* out, int signal) {
+  const std::string err = recipe / "err", folder = recipe / out;
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const int file = open(err.c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    dup2(file, STDERR_FILENO);
+    execl(SINKGRAD_PROGRAM, "sinkgrad", "train", recipe.file.c_str(), "--out", folder.c_str(), "--set", "epochs=100000", nullptr);
+    _exit(99);
+  }
+  for (int i = 0; i < 3000; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::error_code absent;
+    if (fs::exists(fs::path(folder) / "best.safetensors", absent)) break;
+  }
+  kill(child, signal);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  return {WEXITSTATUS(status), "", read(err)};
+}
+
+}  // namespace
+
+TEST_CASE("every subcommand explains itself with an example") {
+  CHECK(std::regex_match(run("--version").out, std::regex("sinkgrad [0-9]+\\.[0-9]+\\.[0-9]+\n")));
+  const Result help = run("--help");
+  CHECK(help.code == 0);
+  CHECK_THAT(help.out, Contains("Exit codes: 0 ok"));
+  for (const char* command : {"train", "eval", "info", "gradcheck", "plot"}) {
+    CAPTURE(command);
+    CHECK_THAT(help.out, Contains(command));
+    const Result own = run(std::string(command) + " --help");
+    CHECK(own.code == 0);
+    CHECK_THAT(own.out, Contains(std::string("Example: sinkgrad ") + command));
+  }
+}
+
+TEST_CASE("usage errors exit with 2 and a suggestion") {
+  const TinyRecipe recipe;
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"", "subcommand is required"},
+           {"trian", "did you mean 'train'?"},
+           {"train " + recipe.file + " --thread 3", "did you mean '--threads'?"},
+           {"train no_such_recipe", "unknown recipe 'no_such_recipe'"},
+           {"train set_shapes_smal", "did you mean 'set_shapes_small'?"},
+           {recipe.train("run", "--set optimizer.lrr=1"), "optimizer.lr"},
+           {recipe.train("run", "--set model.iteration=1"), "did you mean 'iterations'?"},
+           {recipe.train("run", "--set data.point=1"), "did you mean 'points'?"},
+           {recipe.train("run", "--threads 0"), "--threads"},
+           {recipe.train("run", "--resume"), "there is nothing to resume"},
+           {"info " + recipe.file + "x.json", "x.json"},
+       }) {
+    CAPTURE(arguments);
+    const Result result = run(arguments);
+    CHECK(result.code == (message == "x.json" ? 5 : 2));
+    CHECK_THAT(result.err, Contains(message) && Contains("sinkgrad: "));
+    CHECK(result.out.empty());
+  }
+  CHECK_FALSE(fs::exists(recipe / "run"));
+}
+
+TEST_CASE("a failing disk exits with 5, divergence with 1, a broken checkpoint with 2") {
+  const TinyRecipe recipe;
+  write_file(recipe / "file", "");
+  CHECK(run(recipe.train("file/run")).code == 5);
+  CHECK(run("eval " + (recipe / "absent.safetensors")).code == 5);
+  CHECK(run("train mnist_patch_small --out " + (recipe / "mnist"), "SINKGRAD_DATA=/nonexistent").code == 5);
+  write_file(recipe / "broken.safetensors", "1234567890");
+  for (const char* command : {"eval ", "info "}) CHECK(run(command + (recipe / "broken.safetensors")).code == 2);
+
+  const Result diverged = run(recipe.train("diverged", "--set optimizer.lr=1e30 --set optimizer.name=sgd"));
+  CHECK(diverged.code == 1);
+  CHECK_THAT(diverged.err, Contains("training: the loss is") && Contains("at update "));
+}
+
+TEST_CASE("fault 58: the result goes to stdout, progress to stderr without control characters") {
+  const TinyRecipe recipe;
+  const Result result = run(recipe.train("run"), "TERM=xterm");
+  CHECK(result.code == 0);
+  CHECK(std::regex_match(result.out, std::regex("tiny: test accuracy [0-9.]+% \\(best [0-9.]+% after epoch [12]\\), test loss [0-9.]+, 14 updates, [0-9.]+ s\n")));
+  CHECK(result.err.find_first_of("\r\x1b\b") == std::string::npos);
+  CHECK_THAT(result.err, Contains("epoch 2/2: test accuracy"));
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') < 15);
+  for (const char* name : {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors"}) CHECK(fs::exists(fs::path(recipe / "run") / name));
+
+  const Result quiet = run(recipe.train("quiet", "--quiet"));
+  CHECK(quiet.code == 0);
+  CHECK(quiet.err.empty());
+  CHECK_FALSE(quiet.out.empty());
+}
+
+TEST_CASE("fault 53: stopping and resuming leaves the same files, whatever the number of threads") {
+  const TinyRecipe recipe;
+  REQUIRE(run(recipe.train("whole", "-q --threads 1")).code == 0);
+  REQUIRE(run(recipe.train("parts", "-q --threads 2 --max-steps 4")).code == 0);
+  CHECK(rows(recipe / "parts").size() == 4);
+  REQUIRE(run(recipe.train("parts", "-q --threads 1 --max-steps 7 --resume")).code == 0);
+  const Result last = run(recipe.train("parts", "-q --threads 2 --resume"));
+  REQUIRE(last.code == 0);
+  for (const char* name : {"last.safetensors", "best.safetensors", "config.json"})
+    CHECK((read(fs::path(recipe / "whole") / name) == read(fs::path(recipe / "parts") / name)));
+  CHECK(rows(recipe / "whole") == rows(recipe / "parts"));
+  CHECK(rows(recipe / "whole").size() == 14 + 2);
+}
+
+TEST_CASE("no run overwrites another, and a resumed one keeps its recipe") {
+  const TinyRecipe recipe;
+  REQUIRE(run(recipe.train("run", "-q --max-steps 3")).code == 0);
+  const std::string before = read(fs::path(recipe / "run") / "last.safetensors");
+  CHECK(run(recipe.train("run")).code == 2);
+  const Result other = run(recipe.train("run", "--resume --set optimizer.lr=0.5 --set model.dropout=0.1"));
+  CHECK(other.code == 2);
+  CHECK_THAT(other.err, Contains("optimizer/lr was 0.01, is 0.5") && Contains("model/dropout was 0.3, is 0.1"));
+  CHECK(run(recipe.train("run", "--resume --seed 9")).code == 2);
+  CHECK(read(fs::path(recipe / "run") / "last.safetensors") == before);
+  // More epochs are welcome.
+  CHECK(run(recipe.train("run", "-q --resume --set epochs=3")).code == 0);
+  CHECK(rows(recipe / "run").size() == 3 * 7 + 3);
+}
+
+TEST_CASE("SIGINT and SIGTERM save, say where and exit with 130 and 143") {
+  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, {SIGTERM, 143}}) {
+    const TinyRecipe recipe;
+    const Result stopped = interrupt(recipe, "run", signal);
+    CHECK(stopped.code == code);
+    std::smatch match;
+    REQUIRE(std::regex_search(stopped.err, match, std::regex("interrupted: update ([0-9]+) is saved in (.*)/last.safetensors; continue with: sinkgrad (.*)")));
+    // What it advises works, and goes on as if nothing had happened.
+    const std::string end = " -q --max-steps " + std::to_string(std::stoi(match[1]) + 5);
+    CHECK(run(match[3].str() + end).code == 0);
+    CHECK(run(recipe.train("whole", "--set epochs=100000" + end)).code == 0);
+    CHECK((read(fs::path(recipe / "run") / "last.safetensors") == read(fs::path(recipe / "whole") / "last.safetensors")));
+    CHECK(rows(recipe / "run") == rows(recipe / "whole"));
+  }
+}
+
+TEST_CASE("eval repeats the accuracy of training for every batch size") {
+  const TinyRecipe recipe;
+  const Result trained = run(recipe.train("run", "-q"));
+  std::smatch match;
+  REQUIRE(std::regex_search(trained.out, match, std::regex("test accuracy ([0-9.]+%)")));
+  for (const char* batch : {"1", "7", "256"}) {
+    const Result result = run("eval " + (recipe / "run/last.safetensors") + " --batch-size " + batch);
+    CHECK(result.code == 0);
+    CHECK_THAT(result.out, Contains("test accuracy " + match[1].str() + " (") && Contains(" of 24), loss "));
+  }
+  CHECK_THAT(run("eval " + (recipe / "run/best.safetensors") + " --data test=12").out, Contains(" of 12)"));
+  CHECK_THAT(run("eval " + (recipe / "run/best.safetensors") + " --split train").out, Contains(" of 52)"));
+  CHECK(run("eval " + (recipe / "run/best.safetensors") + " --data tests=12").code == 2);
+}
+
+TEST_CASE("the complete recipe is itself a recipe") {
+  const TinyRecipe recipe;
+  const Result first = run("train " + recipe.file + " --print-config --seed 5 --set optimizer.betas=[0.8,0.99]");
+  CHECK(first.code == 0);
+  CHECK_THAT(first.out, Contains("\"seed\": 5") && Contains("\"layer_norm\": true") && Contains("\"noise\""));
+  write_file(recipe / "again.json", first.out);
+  CHECK(run("train " + (recipe / "again.json") + " --print-config").out == first.out);
+}
+
+TEST_CASE("info describes recipes without their data, and checkpoints") {
+  for (const auto& entry : fs::directory_iterator(fs::path(SINKGRAD_SOURCE_DIR) / "recipes")) {
+    const std::string name = entry.path().stem();
+    CAPTURE(name);
+    const Result result = run("info " + name, "SINKGRAD_DATA=/nonexistent");
+    CHECK(result.code == 0);
+    CHECK_THAT(result.out, Contains("total") && Contains("training\n"));
+    CHECK_THAT(run("info").out, Contains(name));
+  }
+  CHECK_THAT(run("info mnist_patch").out, Contains("43,402"));  // SPEC 2.6 without the unused MLP
+  const TinyRecipe recipe;
+  const Result own = run("info " + recipe.file);
+  CHECK_THAT(own.out, Contains("weight decay") && Contains("sphere                   5         2"));
+  REQUIRE(run(recipe.train("run", "-q")).code == 0);
+  CHECK_THAT(run("info " + (recipe / "run/last.safetensors")).out, Contains("14 updates, 2 epochs and 0 batches, best test accuracy"));
+}

@@ -1,0 +1,194 @@
+// The models: parameter counts and names of the authors' code, options by name, gradients, and what they must not depend on.
+#include <catch2/catch.hpp>
+
+#include "models/point_cloud.h"
+#include "models/registry.h"
+#include "models/set_transformer.h"
+#include "models/text_encoder.h"
+#include "models/vit.h"
+#include "module_check.h"
+
+using namespace sinkgrad;
+using nlohmann::json;
+
+TEST_CASE("parameter counts of the authors' models") {
+  CHECK(SetTransformer({}).parameter_count() == 1'145'384);
+  CHECK(SetTransformer({.blocks = {.layer_norm = false}}).parameter_count() == 1'140'264);
+  CHECK(Vit({}).parameter_count() == 1'899'138);
+  CHECK(TextEncoder({}).parameter_count() == 8'835'074);
+  const std::vector<std::pair<int, int64_t>> mnist = {{1, 168'842}, {2, 93'962}, {4, 76'682}, {7, 76'682}, {14, 93'962}, {28, 168'842}};
+  for (const auto& [patch, count] : mnist) {
+    CHECK(make_model({{"name", "vit_attention_only"}, {"patch", patch}, {"unused_mlp", true}}, {1, 28, 28}, 10)->parameter_count() == count);
+    CHECK(make_model({{"name", "vit_attention_only"}, {"patch", patch}}, {1, 28, 28}, 10)->parameter_count() == count - 33'280);
+  }
+}
+
+TEST_CASE("parameters carry the authors' names") {
+  Vit vit({.height = 32, .width = 32, .depth = 1});
+  for (const char* name :
+       {"to_patch_embedding.1.weight", "cls_token", "pos_embedding", "transformer.layers.0.0.norm.weight", "transformer.layers.0.0.fn.to_qkv.weight",
+        "transformer.layers.0.0.fn.to_out.0.bias", "transformer.layers.0.1.fn.net.3.weight", "mlp_head.1.bias"})
+    CHECK_NOTHROW(vit.find_parameter(name));
+  CHECK_THROWS(vit.find_parameter("transformer.layers.0.0.fn.to_qkv.bias"));
+  SetTransformer set({});
+  for (const char* name : {"enc.0.I", "enc.1.mab0.fc_q.weight", "dec.1.S", "dec.1.mab.ln1.bias", "dec.3.weight"})
+    CHECK_NOTHROW(set.find_parameter(name));
+  TextEncoder text({.vocabulary = 10, .depth = 1});
+  for (const char* name : {"embedding.weight", "layers.0.mha.WQ.weight", "layers.0.mha.linear.bias", "layers.0.ffn.linear2.weight",
+                           "layers.0.layernorm1.bias", "linear.weight"})
+    CHECK_NOTHROW(text.find_parameter(name));
+}
+
+TEST_CASE("models by name: defaults, overrides and mistakes") {
+  CHECK(model_names() == std::vector<std::string>{"set_transformer", "vit", "vit_attention_only"});
+  CHECK(default_model_config("vit")["heads"] == 8);
+  CHECK(default_model_config("vit").begin().key() == "name");
+  const auto config = complete_model_config({{"name", "set_transformer"}, {"tolerance", 1}, {"iterations", 21}});
+  CHECK(config["tolerance"].is_number_float());
+  CHECK(config["iterations"] == 21);
+  CHECK(config["dim"] == 256);
+
+  const auto model = make_model({{"name", "set_transformer"},
+                                 {"iterations", 5},
+                                 {"gradient", "implicit"},
+                                 {"tolerance", 0.5},
+                                 {"dim", 16},
+                                 {"rows_sum_to_inverse_count", true},
+                                 {"scale_by_model_width", true}},
+                                {50, 3}, 4);
+  REQUIRE(model->attentions().size() == 5);
+  for (const AttentionHeads* a : model->attentions()) {
+    CHECK(a->sinkhorn.iterations == 5);
+    CHECK(a->sinkhorn.gradient == SinkhornGradient::implicit);
+    CHECK(a->sinkhorn.tolerance == 0.5);
+    CHECK(a->sinkhorn.rows_sum_to_inverse_count);
+    CHECK(a->scale == 0.25);
+    CHECK(a->count == 4);
+  }
+
+  using Catch::Contains;
+  const auto fails = [](const json& c, const Shape& item, const std::string& message) {
+    CHECK_THROWS_AS(make_model(c, item, 2), InputError);
+    CHECK_THROWS_WITH(make_model(c, item, 2), Contains(message));
+  };
+  fails({{"name", "vitt"}}, {1, 28, 28}, "did you mean 'vit'");
+  fails({{"name", "vit"}, {"iteration", 3}}, {1, 28, 28}, "did you mean 'iterations'");
+  fails({{"name", "vit"}, {"heads", "four"}}, {1, 28, 28}, "option 'heads' must be an integer");
+  fails({{"name", "vit"}, {"iterations", 0}}, {1, 28, 28}, "from 1");
+  fails({{"name", "vit"}, {"tolerance", -1}}, {1, 28, 28}, "at least 0");
+  fails({{"name", "vit"}, {"gradient", "exact"}}, {1, 28, 28}, "unrolled, implicit or frozen");
+  fails({{"name", "vit"}, {"patch", 5}}, {1, 28, 28}, "got 28x28");
+  fails({{"name", "vit"}}, {50, 3}, "(50,3)");
+  fails({{"name", "set_transformer"}, {"layer_norm", 1}}, {50, 3}, "true or false");
+  fails({{"name", "set_transformer"}, {"heads", 3}}, {50, 3}, "divide");
+  fails({{"name", "set_transformer"}, {"dropout", 1}}, {50, 3}, "less than 1");
+  fails({{"name", 3}}, {50, 3}, "\"name\"");
+  fails(json::array(), {50, 3}, "object");
+}
+
+TEST_CASE("backward of every model is the derivative of its forward") {
+  const Tensor images = random_tensor({2, 2, 8, 8}, "images", DType::f64), points = random_tensor({2, 9, 3}, "points", DType::f64);
+  for (int iterations : {1, 3}) {
+    for (MlpUse mlp : {MlpUse::none, MlpUse::used}) {
+      Vit vit({.channels = 2,
+               .height = 8,
+               .width = 8,
+               .classes = 3,
+               .patch = 4,
+               .dim = 6,
+               .mlp_dim = 5,
+               .head_dim = 3,
+               .depth = 2,
+               .heads = 2,
+               .mlp = mlp,
+               .sinkhorn = {.iterations = iterations}});
+      CHECK(gradient_error(vit, [&](Tape& tape) { return vit.logits(tape.leaf(images)); }) < 1e-6);
+    }
+    SetTransformer set({.classes = 4, .inducing = 3, .blocks = {.dim = 8, .heads = 2, .sinkhorn = {.iterations = iterations}}});
+    CHECK(gradient_error(set, [&](Tape& tape) { return set.logits(tape.leaf(points)); }) < 1e-6);
+    TextEncoder text({.vocabulary = 7,
+                      .max_length = 5,
+                      .dim = 6,
+                      .mlp_dim = 5,
+                      .depth = 1,
+                      .heads = 2,
+                      .sinkhorn = {.iterations = iterations},
+                      .dtype = DType::f64});
+    const TextBatch batch = text_batch(Tensor::of<int32_t>({2, 4}, {3, 1, 6, 2, 5, 4, 0, 0}));
+    CHECK(gradient_error(text, [&](Tape& tape) { return text.logits(tape, batch); }) < 1e-6);
+  }
+  for (bool sinkhorn : {false, true}) {
+    Module root;
+    LocalOperation local(root, "local", 3, 8);
+    PointTrunk trunk(root, "trunk", 8, sinkhorn ? std::optional<SinkhornOptions>{{.iterations = 3}} : std::nullopt);
+    const Tensor groups = random_tensor({2, 5, 4, 3}, "groups", DType::f64);
+    CHECK(gradient_error(root, [&](Tape& tape) { return trunk(local(tape.leaf(groups))); }) < 1e-6);
+  }
+}
+
+TEST_CASE("the unused MLP of the attention-only ViT gets no gradient and changes nothing") {
+  Vit vit({.channels = 1,
+           .height = 8,
+           .width = 8,
+           .classes = 3,
+           .patch = 4,
+           .dim = 6,
+           .mlp_dim = 5,
+           .head_dim = 3,
+           .depth = 1,
+           .heads = 1,
+           .mlp = MlpUse::unused});
+  ParameterPack pack(vit, DType::f32, 1);
+  const Tensor images = random_tensor({2, 1, 8, 8}, "images"), cotangent = random_tensor({2, 3}, "cotangent");
+  Tape tape;
+  tape.backward(vit.logits(tape.leaf(images)), cotangent);
+  for (const Parameter& p : vit.parameters()) {
+    const std::vector<double> g = to_doubles(p.grad);
+    const bool all_zero = std::all_of(g.begin(), g.end(), [](double v) { return v == 0; });
+    CHECK(all_zero == (p.name.find("layers.0.1.") != std::string::npos));
+  }
+}
+
+TEST_CASE("set transformer: order does not matter, dropout only in training, batch independent") {
+  SetTransformer set({.classes = 4, .inducing = 3, .blocks = {.dim = 8, .heads = 2, .sinkhorn = {.iterations = 5}}});
+  ParameterPack pack(set, DType::f32, 1);
+  Tape tape;
+  const Tensor points = random_tensor({2, 9, 3}, "points");
+  Tensor reversed = points.clone();
+  for (size_t i = 0; i < 9; ++i) std::copy_n(&points.span<float>()[3 * i], 3, &reversed.span<float>()[3 * (8 - i)]);
+  const auto logits = [&](const View& x) {
+    const std::vector<double> y = to_doubles(tape.value(set.logits(tape.leaf(x))));
+    tape.reset();
+    return y;
+  };
+  tape.set_random({.seed = 1, .step = 1});
+  const auto trained = logits(points.view());
+  set.logits(tape.leaf(points));
+  const auto dropouts = [](const Record& r) { return std::string(r.op->name) == "dropout"; };
+  CHECK(std::count_if(tape.records().begin(), tape.records().end(), dropouts) == 2);
+  tape.reset();
+  tape.set_training(false);
+  const auto all = logits(points.view()), first = logits(points.view().rows(0, 1)), again = logits(reversed.view());
+  CHECK(trained != all);
+  for (size_t i = 0; i < 4; ++i) {
+    CHECK(first[i] == Approx(all[i]).margin(1e-6));
+    CHECK(again[i] == Approx(all[i]).margin(1e-5));
+  }
+}
+
+TEST_CASE("text batches mark padding and number real tokens from 1") {
+  const TextBatch batch = text_batch(Tensor::of<int32_t>({2, 3}, {5, 6, 0, 7, 0, 0}));
+  CHECK(to_doubles(batch.is_padding.view()) == std::vector<double>{0, 0, 1, 0, 1, 1});
+  CHECK(to_doubles(batch.positions.view()) == std::vector<double>{1, 2, 0, 1, 0, 0});
+}
+
+TEST_CASE("sampling of points: farthest first, points at the origin never, nearest neighbours by distance") {
+  const Tensor points = Tensor::of<float>({1, 5, 3}, {1, 0, 0, 2, 0, 0, 4, 0, 0, 0.01f, 0, 0, 1.5f, 0, 0});
+  CHECK(to_doubles(farthest_points(points.view(), 4).view()) == std::vector<double>{0, 2, 1, 4});
+  const Tensor centres = Tensor::of<float>({1, 1, 3}, {1.9f, 0, 0});
+  CHECK(to_doubles(nearest_points(points.view(), centres.view(), 3).view()) == std::vector<double>{1, 4, 0});
+  CHECK_THROWS_WITH(farthest_points(points.view(), 6), Catch::Contains("(1,5,3)"));
+  CHECK_THROWS_AS(nearest_points(points.view(), centres.view(), 6), ShapeError);
+  const Tensor rows = flat_rows(Tensor::of<int32_t>({2, 1, 2}, {0, 3, 1, 2}).view(), 5);
+  CHECK(to_doubles(rows.view()) == std::vector<double>{0, 3, 6, 7});
+}
