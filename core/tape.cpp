@@ -71,15 +71,17 @@ Var Tape::reshape(Var x, const Shape& shape) {
 Var Tape::apply(const OpDef& op, std::span<const Var> in, const Attrs& attrs) {
   require(in.size() >= op.min_inputs && in.size() <= op.max_inputs, op.name, ": takes ", op.min_inputs, " to ", op.max_inputs, " inputs, got ", in.size());
   Record r{.op = &op, .first_input = static_cast<uint32_t>(input_ids_.size()), .first_saved = static_cast<uint32_t>(saved_.size()),
-           .first_attr = static_cast<uint32_t>(attrs_.size()), .input_count = static_cast<uint8_t>(in.size()),
+           .first_attr = static_cast<uint32_t>(attrs_.size()), .input_count = static_cast<uint8_t>(op.max_inputs),
            .attr_count = static_cast<uint8_t>(attrs.items().size())};
   in_views_.clear();
   bool needs_grad = false;
+  in_views_.resize(op.max_inputs);  // inputs that are left out are absent
   for (size_t k = 0; k < in.size(); ++k) {
     require(in[k] || k >= op.min_inputs, op.name, ": input ", k, " must not be empty");
-    const uint32_t id = in[k] ? index(in[k], op.name) : kAbsent;
-    in_views_.push_back(in[k] ? values_[id].view : View{});
-    needs_grad |= in[k] && values_[id].requires_grad;
+    if (!in[k]) continue;
+    const uint32_t id = index(in[k], op.name);
+    in_views_[k] = values_[id].view;
+    needs_grad |= values_[id].requires_grad;
   }
   const Signature sig = op.infer(in_views_, attrs);
   const auto& k = kernels(op);
@@ -87,6 +89,7 @@ Var Tape::apply(const OpDef& op, std::span<const Var> in, const Attrs& attrs) {
   // Nothing below throws, so a refused op leaves the tape as it was.
   note(reinterpret_cast<uintptr_t>(&op));
   for (Var v : in) input_ids_.push_back(v ? v.id : kAbsent);
+  input_ids_.resize(r.first_input + op.max_inputs, kAbsent);
   for (const Attr& a : attrs.items()) {
     attrs_.push_back(a);
     uint64_t bits;

@@ -51,12 +51,14 @@ void Checkpoint::restore(const ParameterPack& pack, Optimizer* optimizer) const 
   for (const auto& [name, view] : views) {
     wanted[name] = &view;
     const auto found = tensors.find(name);
-    if (found == tensors.end()) problem(name, " ", described(view.shape, view.dtype), " is missing");
+    if (found == tensors.end())
+      problem(name, " ", described(view.shape, view.dtype), " is missing");
     else if (found->second.shape() != view.shape || found->second.dtype() != view.dtype)
       problem(name, " must be ", described(view.shape, view.dtype), ", got ", described(found->second.shape(), found->second.dtype()));
   }
   for (const auto& [name, tensor] : tensors)
-    if (!wanted.contains(name) && (optimizer || name.starts_with("model."))) problem(name, " ", described(tensor.shape(), tensor.dtype()), " is unexpected");
+    if (!wanted.contains(name) && (optimizer || name.starts_with("model.")))
+      problem(name, " ", described(tensor.shape(), tensor.dtype()), " is unexpected");
   require<InputError>(problems.empty(), path.string(), ": must fit the model", optimizer ? " and the optimizer" : "", ": ", problems);
   for (const auto& [name, view] : views)
     if (view.bytes() > 0) std::memcpy(view.data, tensors.at(name).view().data, view.bytes());

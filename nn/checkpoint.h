@@ -20,13 +20,13 @@ struct Score {
 
 /// Where a training run stands. With the tensors it is all that a bitwise equal continuation needs.
 struct TrainingState {
-  uint64_t seed = 0;                 ///< keys initial weights, data order and dropout
+  uint64_t seed = 0;                  ///< keys initial weights, data order and dropout
   int64_t items = 0, batch_size = 0;  ///< what the data order is made of
-  int64_t step = 0;                  ///< updates done; keys the random ops of the next one
-  int64_t epoch = 0, position = 0;   ///< epochs done, batches done in the present one
-  double best_accuracy = -1;         ///< on the test set; below 0 before the first evaluation
-  int64_t best_epoch = 0;            ///< epochs done then
-  Score window;                      ///< training items since the last line of the log
+  int64_t step = 0;                   ///< updates done; keys the random ops of the next one
+  int64_t epoch = 0, position = 0;    ///< epochs done, batches done in the present one
+  double best_accuracy = -1;          ///< on the test set; below 0 before the first evaluation
+  int64_t best_epoch = 0;             ///< epochs done then
+  Score window;                       ///< training items since the last line of the log
 };
 
 /// The content of a checkpoint file.

@@ -1,3 +1,4 @@
+// Registration of parameters by path, and how the pack lays them out and draws them.
 #include "nn/module.h"
 
 #include "core/names.h"

@@ -73,8 +73,10 @@ void AdamUpdate(const UpdateConstants& c, T* x, const T* g, T* m, T* v, int64_t 
 void Update(DType dtype, const UpdateConstants& c, const View& x, const View& g, const View& m, const View& v) {
   const int64_t n = x.shape.count();
   dispatch(dtype, [&]<class T>() {
-    if (v) AdamUpdate(c, x.as<T>(), g.as<T>(), m.as<T>(), v.as<T>(), n);
-    else SgdUpdate(c, x.as<T>(), g.as<T>(), m.as<T>(), n);
+    if (v)
+      AdamUpdate(c, x.as<T>(), g.as<T>(), m.as<T>(), v.as<T>(), n);
+    else
+      SgdUpdate(c, x.as<T>(), g.as<T>(), m.as<T>(), n);
   });
 }
 
@@ -89,7 +91,7 @@ namespace {
 HWY_EXPORT(Update);
 using Kind = OptimizerOptions::Kind;
 
-constexpr int64_t kChunk = 16384;  // elements: worth a thread
+constexpr int64_t kChunk = 16384;     // elements: worth a thread
 constexpr int64_t kNormChunk = 1024;  // elements: a sum in f32 stays exact to six digits
 
 View part(const Tensor& flat, const ParameterPack::Range& range) { return flat ? flat.view().rows(range.begin, range.end) : View{}; }
@@ -125,7 +127,9 @@ void Optimizer::step(double lr, double gradient_scale) {
                         .keep = 1,
                         .beta1 = sgd ? options_.momentum : options_.beta1,
                         .beta2 = options_.beta2,
-                        .step = sgd ? lr : fairseq ? lr * root2 / correction1 : lr / correction1,
+                        .step = sgd       ? lr
+                                : fairseq ? lr * root2 / correction1
+                                          : lr / correction1,
                         .root_scale = fairseq ? 1 : 1 / root2,
                         .epsilon = options_.epsilon};
   UpdateConstants decayed = plain;

@@ -13,8 +13,7 @@ double learning_rate(const ScheduleOptions& options, int64_t update, int64_t epo
   if (update < options.warmup)
     return options.warmup_lr + (lr - options.warmup_lr) * static_cast<double>(update) / static_cast<double>(options.warmup);
   switch (options.kind) {
-    case Kind::constant:
-      return lr;
+    case Kind::constant: return lr;
     case Kind::step: {
       const auto passed = std::count_if(options.milestones.begin(), options.milestones.end(), [&](int64_t m) { return m <= epoch; });
       return lr * std::pow(options.gamma, static_cast<double>(passed));

@@ -102,7 +102,8 @@ StepReport Trainer::step() {
 }
 
 void Trainer::report_divergence(const char* what, double value, double lr) {
-  throw DivergedError(cat("training: ", what, std::isnan(value) ? " is not a number" : " is infinite", " at update ", state_.step + 1, " (epoch ", state_.epoch + 1, ", lr ", lr, ")", first_nonfinite(tape_, *model_)));
+  throw DivergedError(cat("training: ", what, std::isnan(value) ? " is not a number" : " is infinite", " at update ", state_.step + 1, " (epoch ",
+                          state_.epoch + 1, ", lr ", lr, ")", first_nonfinite(tape_, *model_)));
 }
 
 bool Trainer::end_epoch(double accuracy) {
@@ -126,8 +127,8 @@ void Trainer::resume(const Checkpoint& checkpoint) {
   same("training items", s.items, state_.items);
   same("batch size", s.batch_size, state_.batch_size);
   const bool consistent = s.epoch >= 0 && s.position >= 0 && s.position <= loader_.batches() && s.step == s.epoch * loader_.batches() + s.position;
-  require<InputError>(consistent, checkpoint.path.string(), ": update, epoch and position must agree, got ", s.step, ", ", s.epoch, " and ", s.position, " of ",
-                      loader_.batches());
+  require<InputError>(consistent, checkpoint.path.string(), ": update, epoch and position must agree, got ", s.step, ", ", s.epoch, " and ",
+                      s.position, " of ", loader_.batches());
   checkpoint.restore(pack_, &optimizer_);
   state_ = s;
 }

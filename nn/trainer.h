@@ -57,7 +57,9 @@ class Trainer {
 
   const TrainingState& state() const { return state_; }
   /// Epochs done, with a fraction inside an epoch.
-  double epochs_done() const { return static_cast<double>(state_.epoch) + static_cast<double>(state_.position) / static_cast<double>(loader_.batches()); }
+  double epochs_done() const {
+    return static_cast<double>(state_.epoch) + static_cast<double>(state_.position) / static_cast<double>(loader_.batches());
+  }
   int64_t batches_per_epoch() const { return loader_.batches(); }
   const ParameterPack& parameters() const { return pack_; }
   const Optimizer& optimizer() const { return optimizer_; }

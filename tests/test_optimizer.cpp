@@ -84,8 +84,10 @@ double last_update(Form form, DType dtype, double gradient, int steps) {
   double before = 0, after = 0;
   for (int t = 0; t < steps; ++t) {
     before = to_doubles(model.x.value)[0];
-    if (dtype == DType::f32) *model.x.grad.as<float>() = static_cast<float>(gradient);
-    else *model.x.grad.as<double>() = gradient;
+    if (dtype == DType::f32)
+      *model.x.grad.as<float>() = static_cast<float>(gradient);
+    else
+      *model.x.grad.as<double>() = gradient;
     optimizer.step(1e-3);
     after = to_doubles(model.x.value)[0];
   }
@@ -98,7 +100,8 @@ std::vector<double> updated_values(const OptimizerOptions& options, int thread_c
   ParameterPack pack(model, DType::f32, 1);
   Optimizer optimizer(pack, options);
   for (int step = 0; step < 3; ++step) {
-    for (int64_t i = 0; i < model.x.shape.count(); ++i) model.x.grad.as<float>()[i] = static_cast<float>(std::sin(static_cast<double>(i * (step + 1))));
+    for (int64_t i = 0; i < model.x.shape.count(); ++i)
+      model.x.grad.as<float>()[i] = static_cast<float>(std::sin(static_cast<double>(i * (step + 1))));
     optimizer.step(0.01, clip_scale(gradient_norm(pack), 1));
   }
   set_threads(1);
@@ -149,8 +152,8 @@ TEST_CASE("fault 50: weight decay leaves biases and norm gains alone unless aske
       std::vector<std::string> moved;
       for (const Parameter& p : net.parameters())
         if (to_doubles(p.value) != to_doubles(pack.part(before, p))) moved.push_back(p.name);
-      const std::vector<std::string> expected =
-          all ? std::vector<std::string>{"linear.weight", "linear.bias", "norm.gain", "head.weight"} : std::vector<std::string>{"linear.weight", "head.weight"};
+      const std::vector<std::string> expected = all ? std::vector<std::string>{"linear.weight", "linear.bias", "norm.gain", "head.weight"}
+                                                    : std::vector<std::string>{"linear.weight", "head.weight"};
       CHECK(moved == expected);
       CHECK(optimizer.decayed() == expected);
       if (kind == Kind::adamw) CHECK(net.weight.value.as<float>()[3] == Approx(pack.part(before, net.weight).as<float>()[3] * 0.95));

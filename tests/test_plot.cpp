@@ -195,8 +195,8 @@ TEST_CASE("a heat map shows values and sums, hatches NaN, and averages blocks of
   large.row_sums = large.column_sums = true;
   const std::string averaged = heat_map(large);
   CHECK(count(averaged, "<rect fill=") - 32 == 3 * 44);  // 32 steps of the colour scale
-  CHECK_THAT(averaged, Contains("mean of a block of 1 x 3 values of the 3 x 130 matrix") && Contains("row 0: sum 65<") && Contains("column 0: sum 1.5<") &&
-                           Contains("<title>2, 129: 0.5</title>"));
+  CHECK_THAT(averaged, Contains("mean of a block of 1 x 3 values of the 3 x 130 matrix") && Contains("row 0: sum 65<") &&
+                           Contains("column 0: sum 1.5<") && Contains("<title>2, 129: 0.5</title>"));
 }
 
 TEST_CASE("sums that vanish but for rounding look like nothing") {

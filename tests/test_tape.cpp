@@ -297,7 +297,7 @@ TEST_CASE("the memory of one step's gradients is not taken for the next step's w
   const Tensor t = Tensor::of<double>({4}, {0.1, 0.2, 0.3, 0.4});
   auto gradient = [&](Tape& tape, int depth) {
     Var x = tape.variable(t), y = x;
-    for (int i = 0; i < depth; ++i) y = exp(scale_shift(y, 0.5, 0));
+    for (int i = 0; i < depth; ++i) y = tanh(y);  // its backward needs its output
     tape.backward(sum(y));
     const Numbers g = to_doubles(tape.grad(x));
     tape.reset();

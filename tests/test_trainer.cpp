@@ -1,6 +1,5 @@
 // The trainer on a tiny task: resuming and thread counts to the bit, evaluation over every item, divergence, checkpoints that do not fit.
-#include "nn/trainer.h"
-
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -11,6 +10,7 @@
 #include "core/parallel.h"
 #include "core/safetensors.h"
 #include "nn/layers.h"
+#include "nn/trainer.h"
 
 using namespace sinkgrad;
 using Catch::Matchers::Contains;
@@ -28,6 +28,8 @@ struct Blobs : Dataset {
   }
   std::string description() const override { return "blobs"; }
   void load(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, float* inputs, int32_t* labels) const override {
+    seen.insert(seen.end(), indices.begin(), indices.end());
+    seen_epoch = epoch;
     for (size_t i = 0; i < indices.size(); ++i) {
       RandomStream random(indices[i], "blob", epoch.value_or(0));
       labels[i] = static_cast<int32_t>(indices[i] % 3);
@@ -39,6 +41,8 @@ struct Blobs : Dataset {
   int64_t items;
   double noise;
   uint32_t poisoned = UINT32_MAX;
+  mutable std::vector<uint32_t> seen;
+  mutable std::optional<uint64_t> seen_epoch;
 };
 
 /// Dropout, batch statistics and layers wide enough for several threads.
@@ -53,6 +57,13 @@ struct Net : Classifier {
     // d sqrt(x)/dx is infinite at 0, and 0 times infinity is NaN.
     return break_gradient ? add(y, scale_shift(sqrt(bomb.on(*x.tape)), 0, 0)) : y;
   }
+  std::vector<AttentionHeads*> attentions() override { return {}; }
+};
+
+struct DropoutNet : Classifier {
+  Linear out{*this, "out", 8, 3};
+  Dropout drop{*this, "drop", 0.5};
+  Var logits(Var x) override { return out(drop(x)); }
   std::vector<AttentionHeads*> attentions() override { return {}; }
 };
 
@@ -148,6 +159,38 @@ TEST_CASE("fault 51: the learning rate in the report is the one the update used"
     CHECK(report.lr == Approx(expected));
     CHECK(before - net.out.weight.value.as<float>()[0] == Approx(expected * net.out.weight.grad.as<float>()[0]).epsilon(1e-3));
   }
+}
+
+TEST_CASE("every epoch has all items in a new order, every update a new dropout mask") {
+  const Blobs data(37, 0);  // without noise the epochs hold the same items
+  Net net;
+  TrainerOptions o = options(OptimizerOptions::Kind::sgd);
+  o.optimizer.weight_decay = 0;
+  o.schedule = {.lr = 0};
+  o.batch_size = 37;
+  Trainer trainer(net, data, o);
+  std::vector<std::vector<uint32_t>> orders;
+  for (uint64_t epoch = 0; epoch < 2; ++epoch) {
+    data.seen.clear();
+    trainer.step();
+    CHECK(data.seen_epoch == epoch);
+    orders.push_back(data.seen);
+    trainer.end_epoch(0);
+  }
+  CHECK(orders[0] != orders[1]);
+  for (std::vector<uint32_t>& order : orders) std::sort(order.begin(), order.end());
+  CHECK(orders[0] == orders[1]);
+  CHECK(std::unique(orders[0].begin(), orders[0].end()) == orders[0].end());
+  CHECK(orders[0].size() == 37);
+
+  // One item, the weights at rest: only the mask differs.
+  const Blobs one(1, 0);
+  DropoutNet drop;
+  o.batch_size = 1;
+  Trainer single(drop, one, o);
+  const double first = single.step().loss;
+  single.end_epoch(0);
+  CHECK(single.step().loss != first);
 }
 
 TEST_CASE("training gives the same bits for 1, 2 and 3 threads") {
@@ -259,8 +302,9 @@ TEST_CASE("a checkpoint that does not fit lists every difference and changes not
   OtherNet other;
   ParameterPack pack(other, DType::f32, 1);
   const Tensor before = pack.values().clone();
-  for (const char* part : {"model.in.weight must be f32 (95,8), got f32 (96,8)", "model.in.bias must be f32 (95), got f32 (96)",
-                           "model.exit.weight f32 (3,96) is missing", "model.out.weight f32 (3,96) is unexpected", "model.norm.running_mean f32 (96) is unexpected"})
+  for (const char* part :
+       {"model.in.weight must be f32 (95,8), got f32 (96,8)", "model.in.bias must be f32 (95), got f32 (96)",
+        "model.exit.weight f32 (3,96) is missing", "model.out.weight f32 (3,96) is unexpected", "model.norm.running_mean f32 (96) is unexpected"})
     CHECK_THROWS_WITH(checkpoint.restore(pack), Contains(part) && Contains(path.string()));
   CHECK_THROWS_AS(checkpoint.restore(pack), InputError);
   CHECK_THROWS_WITH(checkpoint.restore(pack), !Contains("optim."));
@@ -298,7 +342,8 @@ TEST_CASE("files that are no checkpoints are refused with their name") {
   CHECK_THROWS_AS(read_checkpoint(path), IoError);
   write_safetensors(path, {});
   CHECK_THROWS_WITH(read_checkpoint(path), Contains("c.safetensors: is no checkpoint of sinkgrad"));
-  for (const char* text : {"{", "[]", R"({"format": 1})", R"({"format": 1, "recipe": {}, "state": {"seed": "x"}})", R"({"format": 2, "recipe": {}, "state": {}})"}) {
+  for (const char* text :
+       {"{", "[]", R"({"format": 1})", R"({"format": 1, "recipe": {}, "state": {"seed": "x"}})", R"({"format": 2, "recipe": {}, "state": {}})"}) {
     write_safetensors(path, {}, {{"sinkgrad", text}});
     CHECK_THROWS_AS(read_checkpoint(path), InputError);
     CHECK_THROWS_WITH(read_checkpoint(path), Contains("c.safetensors: "));

@@ -32,8 +32,8 @@ void eval(const EvalCommand& command) {
   checkpoint.restore(pack);
   Tape tape;
   const Score score = evaluate(tape, *model, data, command.batch_size);
-  fmt::print("{}: {} accuracy {:.2f}% ({} of {}), loss {:.4f}\n", command.checkpoint, command.split, 100 * score.accuracy(), score.correct, score.items,
-             score.loss());
+  fmt::print("{}: {} accuracy {:.2f}% ({} of {}), loss {:.4f}\n", command.checkpoint, command.split, 100 * score.accuracy(), score.correct,
+             score.items, score.loss());
 }
 
 }  // namespace

@@ -73,8 +73,10 @@ void describe(const Recipe& recipe, bool with_training) {
   }
   const ItemSpec item = data ? ItemSpec{data->train->item_shape(), data->train->classes()} : ItemSpec{};
   print_model(recipe, *make_model(recipe.model, item.shape, item.classes));
-  if (data) print_data(*data);
-  else fmt::print("data\n  not available, the model is shown for items {} in {} classes: {}\n\n", item.shape.str(), item.classes, missing);
+  if (data)
+    print_data(*data);
+  else
+    fmt::print("data\n  not available, the model is shown for items {} in {} classes: {}\n\n", item.shape.str(), item.classes, missing);
   if (with_training) print_training(recipe, data);
 }
 

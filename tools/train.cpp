@@ -1,5 +1,7 @@
 // `sinkgrad train`: runs a recipe into a folder that holds config.json, metrics.jsonl, last.safetensors and best.safetensors.
 // A run that was stopped, by a signal or a crash, continues from last.safetensors as if it had not been.
+#include "tools/train.h"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -15,7 +17,6 @@
 #include "nn/trainer.h"
 #include "tools/commands.h"
 #include "tools/experiment.h"
-#include "tools/train.h"
 #include "tools/ui/metrics.h"
 #include "tools/ui/progress.h"
 
@@ -41,7 +42,9 @@ TrainerOptions trainer_options(const Recipe& recipe) {
   using Kind = OptimizerOptions::Kind;
   using Schedule = ScheduleOptions::Kind;
   const bool fairseq_smoothing = recipe.loss.form == "fairseq";
-  return {.optimizer = {.kind = o.name == "sgd" ? Kind::sgd : o.name == "adamw" ? Kind::adamw : Kind::adam,
+  return {.optimizer = {.kind = o.name == "sgd"     ? Kind::sgd
+                                : o.name == "adamw" ? Kind::adamw
+                                                    : Kind::adam,
                         .beta1 = o.betas[0],
                         .beta2 = o.betas[1],
                         .epsilon = o.eps,
@@ -100,7 +103,7 @@ class Run {
     progress_.note("test   " + data_.test->description());
     progress_.note(fmt::format("model  {}, {} parameters", recipe.model.at("name").get<std::string>(), model_->parameter_count()));
     command.resume ? resume() : start();
-    report_every_ = std::max<int64_t>(1, trainer_.batches_per_epoch() / 20);
+    report_every_ = command.log_every > 0 ? command.log_every : std::max<int64_t>(1, trainer_.batches_per_epoch() / 20);
   }
 
   void run() {
@@ -176,7 +179,8 @@ class Run {
       restart_clock();
     }
     const int64_t total = epochs_ * trainer_.batches_per_epoch();
-    progress_.update(fmt::format("epoch {}/{}", state.epoch + 1, epochs_), state.step, command_.max_steps > 0 ? std::min(total, command_.max_steps) : total, values_);
+    progress_.update(fmt::format("epoch {}/{}", state.epoch + 1, epochs_), state.step,
+                     command_.max_steps > 0 ? std::min(total, command_.max_steps) : total, values_);
     if (checkpoint_every_ > 0 && state.step % checkpoint_every_ == 0 && !trainer_.epoch_complete()) save("last");
   }
 
@@ -184,10 +188,12 @@ class Run {
     test_ = trainer_.evaluate(*data_.test);
     const bool best = trainer_.end_epoch(test_->accuracy());
     const TrainingState& state = trainer_.state();
-    metrics_->write({.step = state.step, .epoch = trainer_.epochs_done(), .split = "test", .values = {{"loss", test_->loss()}, {"acc", test_->accuracy()}}});
+    metrics_->write(
+        {.step = state.step, .epoch = trainer_.epochs_done(), .split = "test", .values = {{"loss", test_->loss()}, {"acc", test_->accuracy()}}});
     if (best) save("best");
     save("last");
-    progress_.note(fmt::format("epoch {}/{}: test accuracy {:.2f}%, test loss {:.4g}{}", state.epoch, epochs_, 100 * test_->accuracy(), test_->loss(), best ? ", the best so far" : ""));
+    progress_.note(fmt::format("epoch {}/{}: test accuracy {:.2f}%, test loss {:.4g}{}", state.epoch, epochs_, 100 * test_->accuracy(), test_->loss(),
+                               best ? ", the best so far" : ""));
     restart_clock();
   }
 
@@ -200,8 +206,8 @@ class Run {
     const TrainingState& state = trainer_.state();
     if (!test_) test_ = trainer_.evaluate(*data_.test);
     const std::string best = state.best_epoch == 0 ? "" : fmt::format(" (best {:.2f}% after epoch {})", 100 * state.best_accuracy, state.best_epoch);
-    fmt::print("{}: test accuracy {:.2f}%{}, test loss {:.4f}, {} updates, {:.1f} s\n", name_, 100 * test_->accuracy(), best, test_->loss(), state.step,
-               seconds_since(started_at_));
+    fmt::print("{}: test accuracy {:.2f}%{}, test loss {:.4f}, {} updates, {:.1f} s\n", name_, 100 * test_->accuracy(), best, test_->loss(),
+               state.step, seconds_since(started_at_));
   }
 
   const TrainCommand& command_;
@@ -241,13 +247,19 @@ void add_train(CLI::App& app) {
       "Ctrl-C or SIGTERM finishes the update, saves and exits with 130 or 143; a second one ends at once.\n"
       "Example: sinkgrad train set_shapes_small --set model.iterations=5 --set epochs=3 --out runs/sinkformer");
   command->add_option("recipe", options->recipe, "the name of a recipe (see `sinkgrad info`) or a JSON file")->required();
-  command->add_option("--set", options->settings, "KEY=VALUE, changes one setting of the recipe; repeatable")->type_name("KEY=VALUE")->allow_extra_args(false);
+  command->add_option("--set", options->settings, "KEY=VALUE, changes one setting of the recipe; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
   command->add_option("-o,--out", options->out, "the folder of the run [runs/NAME]");
   command->add_flag("--resume", options->resume, "continue the run in that folder, to the bit");
   command->add_option("--seed", options->seed, "of initial weights, data order and dropout [the recipe's]");
   command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(CLI::PositiveNumber);
-  command->add_option("--max-steps", options->max_steps, "stop after so many updates in all [as many as the epochs have]")->check(CLI::PositiveNumber);
-  command->add_option("--progress", options->progress, "auto, bar, plain or never")->check(CLI::IsMember({"auto", "bar", "plain", "never"}))->capture_default_str();
+  command->add_option("--max-steps", options->max_steps, "stop after so many updates in all [as many as the epochs have]")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--log-every", options->log_every, "updates per line of metrics.jsonl [a twentieth of an epoch]")->check(CLI::PositiveNumber);
+  command->add_option("--progress", options->progress, "auto, bar, plain or never")
+      ->check(CLI::IsMember({"auto", "bar", "plain", "never"}))
+      ->capture_default_str();
   command->add_flag("-q,--quiet", options->quiet, "only the result, no progress and no notes");
   command->add_flag("--print-config", options->print_config, "print the complete recipe and exit");
   command->callback([options] { train(*options); });

@@ -45,7 +45,7 @@ class Progress {
   /// `label` is short ("epoch 3/45"); `done` of `total` updates of the whole run (total 0: unknown). The remaining time is estimated from
   /// the updates seen, so a resumed run is right. Values are shown with four digits, the most important first.
   void update(const std::string& label, int64_t done, int64_t total, const std::vector<std::pair<std::string, double>>& values = {});
-  /// Shows the last update in full, whatever the interval, and ends the line.
+  /// Shows the last update if the interval held it back, and ends the line.
   void finish();
   /// A line that stays, above the progress line.
   void note(const std::string& text);

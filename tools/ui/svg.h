@@ -32,8 +32,8 @@ struct ReferenceLine {
 
 struct LineChart {
   std::string title, description;  // description: what a reader who cannot see the chart is told
-  std::string x_label, y_label;
-  std::vector<Series> series;
+  std::string x_label{}, y_label{};
+  std::vector<Series> series{};
   std::vector<ReferenceLine> references{};
   bool log_x = false, log_y = false;  // values <= 0 are left out and counted in the note
   bool x_integers = false;            // ticks on whole numbers only
@@ -43,9 +43,9 @@ struct LineChart {
 
 struct BarChart {
   std::string title, description;
-  std::string x_label, y_label;
-  std::vector<std::string> categories;
-  std::vector<Series> series;  // y holds one value per category; x is not used
+  std::string x_label{}, y_label{};
+  std::vector<std::string> categories{};
+  std::vector<Series> series{};  // y holds one value per category; x is not used
   bool log_y = false;
   std::string note{};
   double width = 720, height = 360;
