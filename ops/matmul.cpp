@@ -1,5 +1,6 @@
 // matmul: batched products with transpose flags. linear: y = x W^T + bias, with torch's weight layout.
 #include "ops/ops.h"
+#include "ops/shape_rules.h"
 
 namespace sinkgrad {
 namespace cpu {
@@ -11,6 +12,7 @@ namespace {
 
 Signature infer_matmul(std::span<const View> in, const Attrs& attrs) {
   const Shape &a = in[0].shape, &b = in[1].shape;
+  for (const View& v : in) require_float("matmul", v);
   require<ShapeError>(a.rank() >= 2 && b.rank() >= 2, "matmul: needs matrices, got ", a, " and ", b);
   const bool ta = attrs.flag("transpose_a"), tb = attrs.flag("transpose_b");
   const int64_t inner_a = a[ta ? -2 : -1], inner_b = b[tb ? -1 : -2];
@@ -27,6 +29,7 @@ Signature infer_matmul(std::span<const View> in, const Attrs& attrs) {
 
 Signature infer_linear(std::span<const View> in, const Attrs&) {
   const Shape &x = in[0].shape, &w = in[1].shape;
+  for (const View& v : in) require_float("linear", v);
   require<ShapeError>(x.rank() >= 1 && w.rank() == 2 && x[-1] == w[1] && (!in[2] || in[2].shape == Shape{w[0]}),
                       "linear: takes x (..., K), weight (M, K) and bias (M), got ", ShapesOf{in});
   Shape out = x;

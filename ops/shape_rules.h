@@ -13,7 +13,7 @@ struct OpName {
   constexpr OpName(const char (&literal)[N]) { std::copy_n(literal, N, text); }
 };
 
-/// Throws ShapeError unless x holds floats.
+/// Throws ShapeError unless x holds floats (or is absent).
 inline void require_float(const char* op, const View& x) {
   require<ShapeError>(is_float(x.dtype), op, ": the input must hold floats, got ", name_of(x.dtype), " of shape ", x.shape);
 }

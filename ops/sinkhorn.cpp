@@ -1,6 +1,7 @@
 // sinkhorn: scores (..., N, M) to a plan with row sums 1 and, in the limit, column sums N/M. The first dimension is the batch of
 // the masks; matrices in between (heads) share their masks. A matrix never depends on others in its batch.
 #include "ops/ops.h"
+#include "ops/shape_rules.h"
 #include "ops/sinkhorn_common.h"
 
 namespace sinkgrad {
@@ -13,6 +14,7 @@ namespace {
 
 Signature infer(std::span<const View> in, const Attrs& attrs) {
   const Shape& s = in[0].shape;
+  require_float("sinkhorn", in[0]);
   require<ShapeError>(s.rank() >= 2, "sinkhorn: needs scores (..., N, M), got ", s);
   check_sinkhorn_masks("sinkhorn", s.rank() == 2 ? 1 : s[0], s[-2], s[-1], in, attrs);
   return sinkhorn_signature(s, s.count(0, s.rank() - 2), s[-2], s[-1], attrs);

@@ -1,6 +1,7 @@
 // sinkhorn_attention: O = Sinkhorn(scale Q K^T) V for every head, fused. For the backward only potentials are kept;
 // scores and plan are computed again, one matrix per thread at a time. At one half-step it is softmax attention.
 #include "ops/ops.h"
+#include "ops/shape_rules.h"
 #include "ops/sinkhorn_common.h"
 
 namespace sinkgrad {
@@ -14,6 +15,7 @@ namespace {
 Signature infer(std::span<const View> in, const Attrs& attrs) {
   const Shape &q = in[0].shape, &k = in[1].shape, &v = in[2].shape;
   const int64_t heads = attrs.integer("heads");
+  for (const View& input : in.first(3)) require_float("sinkhorn_attention", input);
   const bool ranks = q.rank() == 3 && k.rank() == 3 && v.rank() == 3;
   require<ShapeError>(ranks && q[0] == k[0] && k[0] == v[0] && q[2] == k[2] && k[1] == v[1] && heads > 0 && q[2] % heads == 0 && v[2] % heads == 0,
                       "sinkhorn_attention: takes Q (B, N, H D), K (B, M, H D), V (B, M, H E) with H = ", heads, " heads, got ", q, ", ", k, " and ", v);

@@ -2,6 +2,7 @@
 // A line without any unmasked element gives zeros (softmax) or -inf (log_softmax), never NaN.
 #include "ops/broadcast.h"
 #include "ops/ops.h"
+#include "ops/shape_rules.h"
 
 namespace sinkgrad {
 namespace cpu {
@@ -12,6 +13,7 @@ BackwardKernel softmax_backward, log_softmax_backward;
 namespace {
 
 Signature infer(std::span<const View> in, const Attrs& attrs, const char* name) {
+  require_float(name, in[0]);
   in[0].shape.axis(attrs.integer("axis"), name);
   if (in[1]) {
     require_broadcastable(name, "the mask", in[1].shape, in[0].shape);

@@ -160,3 +160,12 @@ TEST_CASE("the fused op keeps no n x m matrix for its backward") {
   CHECK(tape.memory().active_bytes() < static_cast<size_t>(n * n) * sizeof(float) / 8);
   CHECK_THROWS_WITH(attention_plan(o), Catch::Contains("keeps 3 buffers"));
 }
+
+TEST_CASE("integers where floats belong are refused by name") {
+  Tape tape(DType::f64);
+  const Var x = tape.leaf(Tensor({2, 3, 4}, DType::i32)), y = tape.leaf(Tensor({2, 3, 4}, DType::f64));
+  CHECK_THROWS_WITH(softmax(x), Catch::Contains("softmax") && Catch::Contains("i32"));
+  CHECK_THROWS_WITH(matmul(y, x, false, true), Catch::Contains("matmul") && Catch::Contains("i32"));
+  CHECK_THROWS_WITH(sinkhorn(x), Catch::Contains("sinkhorn") && Catch::Contains("i32"));
+  CHECK_THROWS_WITH(sinkhorn_attention(y, y, x, 1, 1), Catch::Contains("sinkhorn_attention") && Catch::Contains("i32"));
+}

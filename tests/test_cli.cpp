@@ -254,3 +254,22 @@ TEST_CASE("info describes recipes without their data, and checkpoints") {
   REQUIRE(run(recipe.train("run", "-q")).code == 0);
   CHECK_THAT(run("info " + (recipe / "run/last.safetensors")).out, Contains("14 updates, 2 epochs and 0 batches, best test accuracy"));
 }
+
+TEST_CASE("study trains both models and shows them on one page") {
+  const TinyRecipe recipe;
+  const Result r = run("study '" + recipe.file + "' --half-steps 3 --seeds 2 --set data.augment=false --out " + (recipe / "study"));
+  INFO(r.err);
+  REQUIRE(r.code == 0);
+  CHECK_THAT(r.out, Contains("Transformer") && Contains("Sinkformer, l = 3"));
+  const std::string page = read(recipe / "study/study.html");
+  CHECK_THAT(page, Contains("3 half-steps: Sinkhorn") && Contains("1 half-step: softmax") && Contains("Learning curves"));
+  CHECK_THAT(page, !Contains("<script") && !Contains("http-equiv"));
+  // The table shows the median of the runs' last evaluations.
+  double sum = 0;
+  for (const char* seed : {"study/patch0_l1_seed1", "study/patch0_l1_seed2"}) sum += 100 * read_metrics(fs::path(recipe / seed) / "metrics.jsonl").rows.back().value("acc");
+  char median[16];
+  std::snprintf(median, sizeof median, "%.2f %%", sum / 2);
+  CHECK_THAT(r.out, Contains(median));
+  CHECK(run("study '" + recipe.file + "' --half-steps 1 --out " + (recipe / "other")).code == 2);
+  CHECK(run("study '" + recipe.file + "' --half-steps 3 --out " + (recipe / "study")).code == 2);  // no run overwrites another
+}
