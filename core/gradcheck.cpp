@@ -80,7 +80,8 @@ Outcome run(const TapeFunction& f, const Case& c, const std::vector<Numbers>& x,
   Outcome o;
   o.out = to_doubles(tape.value(y));
   if (cotangent && tape.requires_grad(y))  // added gradients twice: a backward that spoils what it reads differs the second time
-    for (int pass = mode == Gradients::added ? 0 : 1; pass < 2; ++pass) tape.backward(y, tensor_of(y.shape(), dtype, *cotangent), {.retain = pass == 0});
+    for (int pass = mode == Gradients::added ? 0 : 1; pass < 2; ++pass)
+      tape.backward(y, tensor_of(y.shape(), dtype, *cotangent), {.retain = pass == 0});
   for (size_t k = 0; k < x.size(); ++k) {
     Numbers g;
     if (vars[k] && tape.requires_grad(vars[k])) {

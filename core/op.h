@@ -96,11 +96,11 @@ using BackwardKernel = void(const Backward&);
 /// How the gradient check fills one input of a sample.
 struct SampleInput {
   Shape shape = {};
-  double low = -1.5, high = 1.5;       ///< uniform floats, or integers low .. high-1 where `integer` is set
-  bool integer = false;                ///< i32, without gradient
-  std::vector<double> values = {};     ///< given values instead of random ones
-  bool absent = false;                 ///< an optional input left out
-  bool differentiable = true;          ///< false: a float input without gradient
+  double low = -1.5, high = 1.5;    ///< uniform floats, or integers low .. high-1 where `integer` is set
+  bool integer = false;             ///< i32, without gradient
+  std::vector<double> values = {};  ///< given values instead of random ones
+  bool absent = false;              ///< an optional input left out
+  bool differentiable = true;       ///< false: a float input without gradient
   static SampleInput mask(const Shape& s, std::vector<double> v) { return {.shape = s, .integer = true, .values = std::move(v)}; }
   static SampleInput none() { return {.shape = {}, .absent = true}; }
 };
@@ -115,7 +115,7 @@ struct Sample {
 
 struct OpDef {
   const char* name;
-  size_t min_inputs, max_inputs;  ///< inputs beyond min_inputs may be absent
+  size_t min_inputs, max_inputs;                               ///< inputs beyond min_inputs may be absent
   Signature (*infer)(std::span<const View> in, const Attrs&);  ///< throws ShapeError naming the op and every shape
   struct Kernels {
     ForwardKernel* forward = nullptr;

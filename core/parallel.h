@@ -18,7 +18,8 @@ void run_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context);
 template <class F>
 void parallel_chunks(int64_t chunks, F&& body) {
   if (chunks == 1) return body(int64_t{0});
-  detail::run_chunks(chunks, [](void* f, int64_t c) { (*static_cast<std::remove_reference_t<F>*>(f))(c); }, &body);
+  detail::run_chunks(
+      chunks, [](void* f, int64_t c) { (*static_cast<std::remove_reference_t<F>*>(f))(c); }, &body);
 }
 
 /// Calls body(begin, end) for consecutive ranges of `grain` indices that cover 0 .. count-1.

@@ -14,8 +14,8 @@ inline PhiloxBlock philox4x32(PhiloxBlock counter, uint64_t key) {
   auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53} * counter[0], b = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(b),
-               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(a)};
+    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(b), static_cast<uint32_t>(a >> 32) ^ counter[3] ^ k1,
+               static_cast<uint32_t>(a)};
     k0 += 0x9E3779B9;
     k1 += 0xBB67AE85;
   }
@@ -24,7 +24,8 @@ inline PhiloxBlock philox4x32(PhiloxBlock counter, uint64_t key) {
 
 /// Four words for block `block` of step `step`.
 inline PhiloxBlock philox_block(uint64_t key, uint64_t step, uint64_t block) {
-  return philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32)}, key);
+  return philox4x32(
+      {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32)}, key);
 }
 
 /// 53 bits of a name (FNV-1a): fits an op attribute exactly.

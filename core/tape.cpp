@@ -39,15 +39,16 @@ const OpDef::Kernels& Tape::kernels(const OpDef& op) const {
 }
 
 Var Tape::leaf(const View& value) {
-  require<ShapeError>(!is_float(value.dtype) || value.dtype == dtype_, "leaf: the tape computes in ", name_of(dtype_), ", got ",
-                      name_of(value.dtype), " of shape ", value.shape);
+  require<ShapeError>(!is_float(value.dtype) || value.dtype == dtype_, "leaf: the tape computes in ", name_of(dtype_), ", got ", name_of(value.dtype),
+                      " of shape ", value.shape);
   return push({.view = value});
 }
 
 Var Tape::leaf(const View& value, const View& gradient) {
   Var v = leaf(value);
-  require<ShapeError>(gradient.shape == value.shape && gradient.dtype == value.dtype && gradient.data, "leaf: the gradient must match the value, got ",
-                      value.shape, " ", name_of(value.dtype), " and ", gradient.shape, " ", name_of(gradient.dtype));
+  require<ShapeError>(gradient.shape == value.shape && gradient.dtype == value.dtype && gradient.data,
+                      "leaf: the gradient must match the value, got ", value.shape, " ", name_of(value.dtype), " and ", gradient.shape, " ",
+                      name_of(gradient.dtype));
   values_.back().grad = gradient.data;
   values_.back().requires_grad = recording_;
   return v;
@@ -64,14 +65,19 @@ Var Tape::detach(Var x) { return push({.view = values_[index(x, "detach")].view}
 
 Var Tape::reshape(Var x, const Shape& shape) {
   const uint32_t id = index(x, "reshape");
-  return push({.view = values_[id].view.reshaped(shape), .alias_of = values_[id].alias_of == kAbsent ? id : values_[id].alias_of,
+  return push({.view = values_[id].view.reshaped(shape),
+               .alias_of = values_[id].alias_of == kAbsent ? id : values_[id].alias_of,
                .requires_grad = values_[id].requires_grad});
 }
 
 Var Tape::apply(const OpDef& op, std::span<const Var> in, const Attrs& attrs) {
-  require(in.size() >= op.min_inputs && in.size() <= op.max_inputs, op.name, ": takes ", op.min_inputs, " to ", op.max_inputs, " inputs, got ", in.size());
-  Record r{.op = &op, .first_input = static_cast<uint32_t>(input_ids_.size()), .first_saved = static_cast<uint32_t>(saved_.size()),
-           .first_attr = static_cast<uint32_t>(attrs_.size()), .input_count = static_cast<uint8_t>(op.max_inputs),
+  require(in.size() >= op.min_inputs && in.size() <= op.max_inputs, op.name, ": takes ", op.min_inputs, " to ", op.max_inputs, " inputs, got ",
+          in.size());
+  Record r{.op = &op,
+           .first_input = static_cast<uint32_t>(input_ids_.size()),
+           .first_saved = static_cast<uint32_t>(saved_.size()),
+           .first_attr = static_cast<uint32_t>(attrs_.size()),
+           .input_count = static_cast<uint8_t>(op.max_inputs),
            .attr_count = static_cast<uint8_t>(attrs.items().size())};
   in_views_.clear();
   bool needs_grad = false;
@@ -124,8 +130,8 @@ void Tape::backward(Var out, const View& cotangent, BackwardOptions options) {
           "', were consumed by an earlier backward; call that one with retain = true to keep them");
   const View& v = values_[id].view;
   if (cotangent)
-    require<ShapeError>(cotangent.shape == v.shape && cotangent.dtype == dtype_, "backward: the cotangent must match the output, got ", cotangent.shape, " ",
-                        name_of(cotangent.dtype), " for ", v.shape, " ", name_of(dtype_));
+    require<ShapeError>(cotangent.shape == v.shape && cotangent.dtype == dtype_, "backward: the cotangent must match the output, got ",
+                        cotangent.shape, " ", name_of(cotangent.dtype), " for ", v.shape, " ", name_of(dtype_));
   else
     require<ShapeError>(v.shape.count() == 1, "backward: the output has shape ", v.shape, "; pass a cotangent or reduce it to one element");
 
@@ -210,8 +216,10 @@ View Tape::saved(Var x, size_t k) const {
   size_t low = 0, high = records_.size();
   while (low < high) {
     const size_t middle = (low + high) / 2;
-    if (records_[middle].output < id) low = middle + 1;
-    else high = middle;
+    if (records_[middle].output < id)
+      low = middle + 1;
+    else
+      high = middle;
   }
   require(low < records_.size() && records_[low].output == id, "saved: the value was not made by an op");
   require(k < records_[low].saved_count, records_[low].op->name, ": keeps ", int{records_[low].saved_count}, " buffers, asked for number ", k);

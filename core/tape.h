@@ -67,9 +67,7 @@ class Tape {
   Var reshape(Var x, const Shape& shape);
 
   Var apply(const OpDef& op, std::span<const Var> in, const Attrs& attrs = {});
-  Var apply(const OpDef& op, std::initializer_list<Var> in, const Attrs& attrs = {}) {
-    return apply(op, std::span(in.begin(), in.size()), attrs);
-  }
+  Var apply(const OpDef& op, std::initializer_list<Var> in, const Attrs& attrs = {}) { return apply(op, std::span(in.begin(), in.size()), attrs); }
   /// Accumulates d<out, cotangent>/d(leaf) into every variable. Without a cotangent `out` must have one element.
   void backward(Var out, const View& cotangent, BackwardOptions options);
   void backward(Var out, const Tensor& cotangent, BackwardOptions options = {false}) { backward(out, cotangent.view(), options); }

@@ -25,7 +25,9 @@ void Tensor::zero() { Device::cpu().backend().fill(view_.data, 0, view_.bytes())
 
 std::vector<double> to_doubles(const View& view) {
   std::vector<double> out(static_cast<size_t>(view.shape.count()));
-  auto copy = [&]<class T>(const T* p) { for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(p[i]); };
+  auto copy = [&]<class T>(const T* p) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(p[i]);
+  };
   switch (view.dtype) {
     case DType::f32: copy(view.as<float>()); break;
     case DType::f64: copy(view.as<double>()); break;

@@ -11,9 +11,7 @@ constexpr int64_t kAlignment = 16;  // elements: 64 bytes in f32
 
 int64_t aligned(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
 
-View part_of(const Tensor& flat, int64_t offset, const Shape& shape) {
-  return flat.view().rows(offset, offset + shape.count()).reshaped(shape);
-}
+View part_of(const Tensor& flat, int64_t offset, const Shape& shape) { return flat.view().rows(offset, offset + shape.count()).reshaped(shape); }
 
 template <class T>
 void draw(const Parameter& p, uint64_t seed) {
@@ -59,8 +57,10 @@ ParameterPack::ParameterPack(Module& module, DType dtype, uint64_t seed) : modul
   for (const Parameter& p : module.parameters()) {
     const int64_t begin = count;
     count += aligned(p.shape.count());
-    if (!ranges_.empty() && ranges_.back().decay == p.decay) ranges_.back().end = count;
-    else ranges_.push_back({begin, count, p.decay});
+    if (!ranges_.empty() && ranges_.back().decay == p.decay)
+      ranges_.back().end = count;
+    else
+      ranges_.push_back({begin, count, p.decay});
   }
   for (const Buffer& b : module.buffers()) state_count += aligned(b.shape.count());
   values_ = Tensor({count}, dtype);
@@ -83,7 +83,8 @@ ParameterPack::ParameterPack(Module& module, DType dtype, uint64_t seed) : modul
 }
 
 View ParameterPack::part(const Tensor& flat, const Parameter& p) const {
-  const auto offset = (static_cast<const char*>(p.value.data) - static_cast<const char*>(values_.view().data)) / static_cast<int64_t>(size_of(dtype()));
+  const auto offset =
+      (static_cast<const char*>(p.value.data) - static_cast<const char*>(values_.view().data)) / static_cast<int64_t>(size_of(dtype()));
   return part_of(flat, offset, p.shape);
 }
 

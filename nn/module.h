@@ -17,7 +17,7 @@ struct Parameter {
   std::string name;  ///< dotted path from the root
   Shape shape;
   Init init;
-  bool decay;  ///< weight decay applies; false for biases and norm gains
+  bool decay;                  ///< weight decay applies; false for biases and norm gains
   View value = {}, grad = {};  ///< set by ParameterPack
 
   /// The parameter on a tape; its gradient is added to `grad`.

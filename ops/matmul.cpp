@@ -16,8 +16,8 @@ Signature infer_matmul(std::span<const View> in, const Attrs& attrs) {
   require<ShapeError>(a.rank() >= 2 && b.rank() >= 2, "matmul: needs matrices, got ", a, " and ", b);
   const bool ta = attrs.flag("transpose_a"), tb = attrs.flag("transpose_b");
   const int64_t inner_a = a[ta ? -2 : -1], inner_b = b[tb ? -1 : -2];
-  require<ShapeError>(inner_a == inner_b, "matmul: inner dimensions must be equal (", inner_a, " against ", inner_b, "), got ", a, ta ? "^T" : "", " and ",
-                      b, tb ? "^T" : "");
+  require<ShapeError>(inner_a == inner_b, "matmul: inner dimensions must be equal (", inner_a, " against ", inner_b, "), got ", a, ta ? "^T" : "",
+                      " and ", b, tb ? "^T" : "");
   bool same_batch = b.rank() == 2 || a.rank() == b.rank();
   for (int i = 0; same_batch && b.rank() > 2 && i < a.rank() - 2; ++i) same_batch = a[i] == b[i];
   require<ShapeError>(same_batch, "matmul: batch dimensions must be equal or the second operand 2-D, got ", a, " and ", b);
@@ -39,15 +39,21 @@ Signature infer_linear(std::span<const View> in, const Attrs&) {
 
 std::vector<Sample> matmul_samples() {
   auto flags = [](int a, int b) { return Attrs{{"transpose_a", double(a)}, {"transpose_b", double(b)}}; };
-  return {{{{{2, 3, 4}}, {{2, 4, 5}}}, flags(0, 0)}, {{{{2, 4, 3}}, {{2, 4, 5}}}, flags(1, 0)}, {{{{2, 3, 4}}, {{2, 5, 4}}}, flags(0, 1)},
-          {{{{2, 4, 3}}, {{2, 5, 4}}}, flags(1, 1)}, {{{{2, 3, 4}}, {{4, 5}}}, flags(0, 0)}, {{{{2, 4, 3}}, {{5, 4}}}, flags(1, 1)},
-          {{{{3, 3}}, {{3, 3}}}, flags(0, 0)}, {{{{3, 3}}, {{3, 3}}}, flags(1, 0)}, {{{{1, 1}}, {{1, 3}}}, flags(0, 0)},
-          {{{{2, 2, 1, 3}}, {{2, 2, 3, 1}}}, flags(0, 0)}, {{{{5, 0}}, {{0, 3}}}, flags(0, 0), true}, {{{{0, 3}}, {{3, 4}}}, flags(0, 0), true}};
+  return {{{{{2, 3, 4}}, {{2, 4, 5}}}, flags(0, 0)}, {{{{2, 4, 3}}, {{2, 4, 5}}}, flags(1, 0)},
+          {{{{2, 3, 4}}, {{2, 5, 4}}}, flags(0, 1)}, {{{{2, 4, 3}}, {{2, 5, 4}}}, flags(1, 1)},
+          {{{{2, 3, 4}}, {{4, 5}}}, flags(0, 0)},    {{{{2, 4, 3}}, {{5, 4}}}, flags(1, 1)},
+          {{{{3, 3}}, {{3, 3}}}, flags(0, 0)},       {{{{3, 3}}, {{3, 3}}}, flags(1, 0)},
+          {{{{1, 1}}, {{1, 3}}}, flags(0, 0)},       {{{{2, 2, 1, 3}}, {{2, 2, 3, 1}}}, flags(0, 0)},
+          {{{{5, 0}}, {{0, 3}}}, flags(0, 0), true}, {{{{0, 3}}, {{3, 4}}}, flags(0, 0), true}};
 }
 
 std::vector<Sample> linear_samples() {
   const auto none = SampleInput::none();
-  return {{{{{5, 4}}, {{3, 4}}, {{3}}}}, {{{{2, 3, 4}}, {{5, 4}}, none}}, {{{{4}}, {{2, 4}}, {{2}}}}, {{{{1, 1}}, {{1, 1}}, {{1}}}}, {{{{70, 3}}, {{70, 3}}, {{70}}}}};
+  return {{{{{5, 4}}, {{3, 4}}, {{3}}}},
+          {{{{2, 3, 4}}, {{5, 4}}, none}},
+          {{{{4}}, {{2, 4}}, {{2}}}},
+          {{{{1, 1}}, {{1, 1}}, {{1}}}},
+          {{{{70, 3}}, {{70, 3}}, {{70}}}}};
 }
 
 Var matmul_reference(Tape&, std::span<const Var> in, const Attrs& attrs) {
@@ -70,17 +76,29 @@ Var linear_reference(Tape&, std::span<const Var> in, const Attrs&) {
   return in[0].shape().rank() == 1 ? y.tape->reshape(y, {y.shape()[-1]}) : y;
 }
 
-const OpDef& matmul_op = register_op({
-    .name = "matmul", .min_inputs = 2, .max_inputs = 2, .infer = infer_matmul, .cpu = {cpu::matmul_forward, cpu::matmul_backward},
-    .samples = matmul_samples,
-    .bad_shapes = [] { return std::vector<std::vector<Shape>>{{{2, 3, 4}, {2, 5, 4}}, {{3}, {3, 4}}, {{2, 3, 4}, {3, 4, 5}}}; },
-    .reference = matmul_reference});
+const OpDef& matmul_op = register_op({.name = "matmul",
+                                      .min_inputs = 2,
+                                      .max_inputs = 2,
+                                      .infer = infer_matmul,
+                                      .cpu = {cpu::matmul_forward, cpu::matmul_backward},
+                                      .samples = matmul_samples,
+                                      .bad_shapes =
+                                          [] {
+                                            return std::vector<std::vector<Shape>>{{{2, 3, 4}, {2, 5, 4}}, {{3}, {3, 4}}, {{2, 3, 4}, {3, 4, 5}}};
+                                          },
+                                      .reference = matmul_reference});
 
-const OpDef& linear_op = register_op({
-    .name = "linear", .min_inputs = 2, .max_inputs = 3, .infer = infer_linear, .cpu = {cpu::linear_forward, cpu::linear_backward},
-    .samples = linear_samples,
-    .bad_shapes = [] { return std::vector<std::vector<Shape>>{{{5, 4}, {4, 3}}, {{5, 4}, {3, 4}, {4}}, {{4}, {4}}}; },
-    .reference = linear_reference});
+const OpDef& linear_op = register_op({.name = "linear",
+                                      .min_inputs = 2,
+                                      .max_inputs = 3,
+                                      .infer = infer_linear,
+                                      .cpu = {cpu::linear_forward, cpu::linear_backward},
+                                      .samples = linear_samples,
+                                      .bad_shapes =
+                                          [] {
+                                            return std::vector<std::vector<Shape>>{{{5, 4}, {4, 3}}, {{5, 4}, {3, 4}, {4}}, {{4}, {4}}};
+                                          },
+                                      .reference = linear_reference});
 
 }  // namespace
 

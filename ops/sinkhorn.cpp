@@ -28,7 +28,9 @@ Attrs attributes(const SinkhornOptions& o) {
 
 std::vector<Sample> samples() {
   const auto none = SampleInput::none();
-  auto free = [&](const Shape& s, const SinkhornOptions& o, double range = 1.5) { return Sample{{{s, -range, range}, none, none, none}, attributes(o)}; };
+  auto free = [&](const Shape& s, const SinkhornOptions& o, double range = 1.5) {
+    return Sample{{{s, -range, range}, none, none, none}, attributes(o)};
+  };
   std::vector<Sample> all;
   for (int l : {1, 2, 3, 4, 5, 9}) all.push_back(free({2, 3, 4}, {.iterations = l}));
   all.push_back(free({2, 2, 5, 3}, {.iterations = 3}));
@@ -58,9 +60,15 @@ Var reference(Tape&, std::span<const Var> in, const Attrs& attrs) {
   return compose_sinkhorn(in[0], sinkhorn_options_of(attrs), {in[1], in[2], in[3]});
 }
 
-const OpDef& sinkhorn_op = register_op({.name = "sinkhorn", .min_inputs = 1, .max_inputs = 4, .infer = infer,
-                                        .cpu = {cpu::sinkhorn_forward, cpu::sinkhorn_backward}, .samples = samples, .bad_shapes = bad_shapes,
-                                        .reference = reference, .true_gradient = sinkhorn_has_true_gradient});
+const OpDef& sinkhorn_op = register_op({.name = "sinkhorn",
+                                        .min_inputs = 1,
+                                        .max_inputs = 4,
+                                        .infer = infer,
+                                        .cpu = {cpu::sinkhorn_forward, cpu::sinkhorn_backward},
+                                        .samples = samples,
+                                        .bad_shapes = bad_shapes,
+                                        .reference = reference,
+                                        .true_gradient = sinkhorn_has_true_gradient});
 
 }  // namespace
 

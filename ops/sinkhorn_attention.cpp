@@ -18,7 +18,8 @@ Signature infer(std::span<const View> in, const Attrs& attrs) {
   for (const View& input : in.first(3)) require_float("sinkhorn_attention", input);
   const bool ranks = q.rank() == 3 && k.rank() == 3 && v.rank() == 3;
   require<ShapeError>(ranks && q[0] == k[0] && k[0] == v[0] && q[2] == k[2] && k[1] == v[1] && heads > 0 && q[2] % heads == 0 && v[2] % heads == 0,
-                      "sinkhorn_attention: takes Q (B, N, H D), K (B, M, H D), V (B, M, H E) with H = ", heads, " heads, got ", q, ", ", k, " and ", v);
+                      "sinkhorn_attention: takes Q (B, N, H D), K (B, M, H D), V (B, M, H E) with H = ", heads, " heads, got ", q, ", ", k, " and ",
+                      v);
   const int64_t batch = q[0], n = q[1], m = k[1];
   check_sinkhorn_masks("sinkhorn_attention", batch, n, m, in, attrs);
   Signature s = sinkhorn_signature({batch, n, v[2]}, batch * heads, n, m, attrs);
@@ -49,13 +50,18 @@ std::vector<Sample> samples() {
   all.push_back(free({1, 17, 4}, {1, 33, 4}, {1, 33, 4}, 2, {.iterations = 3}));
   const auto keys = SampleInput::mask({2, 4}, {0, 0, 0, 1, 0, 1, 0, 0}), queries = SampleInput::mask({2, 3}, {0, 1, 0, 0, 0, 0});
   for (int l : {1, 3, 4}) all.push_back({{{{2, 3, 4}}, {{2, 4, 4}}, {{2, 4, 4}}, keys, queries, none}, attributes(2, 0.6, {.iterations = l})});
-  all.push_back({{{{2, 3, 2}}, {{2, 3, 2}}, {{2, 3, 2}}, none, none, SampleInput::mask({3, 3}, {0, 1, 1, 0, 0, 1, 0, 0, 0})}, attributes(1, 0.6, {})});
+  all.push_back(
+      {{{{2, 3, 2}}, {{2, 3, 2}}, {{2, 3, 2}}, none, none, SampleInput::mask({3, 3}, {0, 1, 1, 0, 0, 1, 0, 0, 0})}, attributes(1, 0.6, {})});
   all.push_back({{{{2, 3, 2}}, {{2, 0, 2}}, {{2, 0, 2}}, none, none, none}, attributes(1, 0.6, {.iterations = 3}), true});
   return all;
 }
 
 std::vector<std::vector<Shape>> bad_shapes() {
-  return {{{2, 3, 4}, {2, 4, 6}, {2, 4, 4}}, {{2, 3, 4}, {2, 4, 4}, {2, 3, 4}}, {{3, 4}, {4, 4}, {4, 4}}, {{2, 3, 4}, {1, 4, 4}, {1, 4, 4}}, {{2, 3, 3}, {2, 4, 3}, {2, 4, 4}}};
+  return {{{2, 3, 4}, {2, 4, 6}, {2, 4, 4}},
+          {{2, 3, 4}, {2, 4, 4}, {2, 3, 4}},
+          {{3, 4}, {4, 4}, {4, 4}},
+          {{2, 3, 4}, {1, 4, 4}, {1, 4, 4}},
+          {{2, 3, 3}, {2, 4, 3}, {2, 4, 4}}};
 }
 
 Var reference(Tape& tape, std::span<const Var> in, const Attrs& attrs) {
@@ -70,10 +76,15 @@ Var reference(Tape& tape, std::span<const Var> in, const Attrs& attrs) {
   return tape.reshape(out, {out.shape()[0], out.shape()[1], out.shape()[2] * out.shape()[3]});
 }
 
-const OpDef& sinkhorn_attention_op =
-    register_op({.name = "sinkhorn_attention", .min_inputs = 3, .max_inputs = 6, .infer = infer,
-                 .cpu = {cpu::sinkhorn_attention_forward, cpu::sinkhorn_attention_backward}, .samples = samples, .bad_shapes = bad_shapes,
-                 .reference = reference, .true_gradient = sinkhorn_has_true_gradient});
+const OpDef& sinkhorn_attention_op = register_op({.name = "sinkhorn_attention",
+                                                  .min_inputs = 3,
+                                                  .max_inputs = 6,
+                                                  .infer = infer,
+                                                  .cpu = {cpu::sinkhorn_attention_forward, cpu::sinkhorn_attention_backward},
+                                                  .samples = samples,
+                                                  .bad_shapes = bad_shapes,
+                                                  .reference = reference,
+                                                  .true_gradient = sinkhorn_has_true_gradient});
 
 }  // namespace
 

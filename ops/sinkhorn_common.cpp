@@ -39,24 +39,26 @@ void add_sinkhorn_attrs(const char* op, const SinkhornOptions& o, Attrs& attrs) 
 }
 
 SinkhornOptions sinkhorn_options_of(const Attrs& attrs) {
-  return {.iterations = static_cast<int>(attrs.integer("iterations")), .tolerance = attrs.get("tolerance"),
+  return {.iterations = static_cast<int>(attrs.integer("iterations")),
+          .tolerance = attrs.get("tolerance"),
           .gradient = static_cast<SinkhornGradient>(attrs.integer("gradient")),
-          .rows_sum_to_inverse_count = attrs.flag("rows_sum_to_inverse_count"), .expose_plan = attrs.flag("expose_plan")};
+          .rows_sum_to_inverse_count = attrs.flag("rows_sum_to_inverse_count"),
+          .expose_plan = attrs.flag("expose_plan")};
 }
 
 void check_sinkhorn_masks(const char* op, int64_t batch, int64_t n, int64_t m, std::span<const View> in, const Attrs& attrs) {
   const std::span<const View> masks = in.last(3);
   auto check = [&](const View& v, const char* name, std::initializer_list<Shape> wanted) {
     if (!v) return;
-    require<ShapeError>(std::find(wanted.begin(), wanted.end(), v.shape) != wanted.end(), op, ": ", name, " must be ", *wanted.begin(), " for ", batch,
-                        " x (", n, ",", m, ") scores, got ", ShapesOf{in});
+    require<ShapeError>(std::find(wanted.begin(), wanted.end(), v.shape) != wanted.end(), op, ": ", name, " must be ", *wanted.begin(), " for ",
+                        batch, " x (", n, ",", m, ") scores, got ", ShapesOf{in});
     require<ShapeError>(v.dtype == DType::i32, op, ": ", name, " must be i32, got ", name_of(v.dtype), " among ", ShapesOf{in});
   };
   check(masks[0], "key_is_padding", {{batch, m}});
   check(masks[1], "query_is_padding", {{batch, n}});
   check(masks[2], "pair_is_hidden", {{batch, n, m}, {n, m}});
-  require(!masks[2] || attrs.integer("iterations") == 1, op, ": pair masks (causal, band) exist at one half-step only, got iterations = ",
-          attrs.integer("iterations"),
+  require(!masks[2] || attrs.integer("iterations") == 1, op,
+          ": pair masks (causal, band) exist at one half-step only, got iterations = ", attrs.integer("iterations"),
           "; a column step would leak hidden queries, and the only doubly stochastic lower-triangular matrix is the identity");
 }
 
@@ -72,7 +74,8 @@ Var compose_sinkhorn(Var scores, const SinkhornOptions& o, const AttentionMasks&
   int iterations = o.iterations;
   if (o.tolerance > 0) {  // how many half-steps are taken is not differentiated
     const auto report = sinkhorn_report(sinkhorn(scores, o, masks));
-    require(report.least_half_steps == report.most_half_steps, "sinkhorn: the composed form needs one stop for all matrices, got scores ", scores.shape());
+    require(report.least_half_steps == report.most_half_steps, "sinkhorn: the composed form needs one stop for all matrices, got scores ",
+            scores.shape());
     iterations = static_cast<int>(report.most_half_steps);
   }
   const bool frozen = o.gradient == SinkhornGradient::frozen;

@@ -11,8 +11,8 @@ enum class SinkhornGradient {
 };
 
 struct SinkhornOptions {
-  int iterations = 1;   ///< half-steps, rows first: 1 = softmax, 3 = row, column, row
-  double tolerance = 0; ///< > 0: per matrix, stop after a row step once max_j |column sum_j m/n - 1| <= tolerance
+  int iterations = 1;    ///< half-steps, rows first: 1 = softmax, 3 = row, column, row
+  double tolerance = 0;  ///< > 0: per matrix, stop after a row step once max_j |column sum_j m/n - 1| <= tolerance
   SinkhornGradient gradient = SinkhornGradient::unrolled;
   bool rows_sum_to_inverse_count = false;  ///< rows sum to 1/n instead of 1, as in the authors' released Set model
   bool expose_plan = false;                ///< sinkhorn_attention keeps its plan for reading: see attention_plan()
@@ -28,8 +28,8 @@ struct AttentionMasks {
 /// What happened in one call: counts and errors over all its matrices.
 struct SinkhornReport {
   int64_t least_half_steps = 0, most_half_steps = 0;
-  double marginal_error = 0;   ///< max over matrices and columns of |column sum m/n - 1| (rows for even counts: |row sum - 1|)
-  double largest_entry = 0;    ///< of the plans with row sums 1
+  double marginal_error = 0;     ///< max over matrices and columns of |column sum m/n - 1| (rows for even counts: |row sum - 1|)
+  double largest_entry = 0;      ///< of the plans with row sums 1
   double implicit_residual = 0;  ///< relative residual of the implicit solve; 0 before backward and in other modes
   /// A sentence when the numbers deserve one ("columns are still off by 0.45 after 3 half-steps: ..."), else empty.
   std::string warning() const;

@@ -33,7 +33,8 @@ std::string SinkhornReport::warning() const {
     s = cat(even ? "rows" : "columns", " are still off by ", short_number(marginal_error), " after ", most_half_steps,
             " half-steps: the scores are too sharp for so few");
   if (most_half_steps > 1 && largest_entry > 0.999)
-    s += cat(s.empty() ? "" : "; ", "the largest entry is ", short_number(largest_entry), ": the plan is close to a permutation and its gradient vanishes");
+    s += cat(s.empty() ? "" : "; ", "the largest entry is ", short_number(largest_entry),
+             ": the plan is close to a permutation and its gradient vanishes");
   if (s.empty() && even && most_half_steps > 0) s = "an even number of half-steps ends on columns: rows do not sum to exactly 1";
   return s;
 }
@@ -58,7 +59,8 @@ SinkhornPotentials sinkhorn_potentials(Var plan, const View& scores) {
     for (int64_t j = 0; j < m && column >= 0; ++j) gb[j] = g[static_cast<size_t>((b * column_steps + column) * m + j)];
     for (int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>((b * n + i) * m);
-      const auto j = m ? std::max_element(p.begin() + static_cast<std::ptrdiff_t>(at), p.begin() + static_cast<std::ptrdiff_t>(at) + m) - p.begin() : 0;
+      const auto j =
+          m ? std::max_element(p.begin() + static_cast<std::ptrdiff_t>(at), p.begin() + static_cast<std::ptrdiff_t>(at) + m) - p.begin() : 0;
       // From the row's largest entry, where the logarithm is exact; an excluded row has none and keeps 0.
       if (m && p[static_cast<size_t>(j)] > 0)
         out.row.span<double>()[static_cast<size_t>(b * n + i)] =

@@ -27,12 +27,8 @@ Signature infer_log_softmax(std::span<const View> in, const Attrs& attrs) { retu
 
 std::vector<Sample> samples() {
   const auto none = SampleInput::none();
-  return {{{{{3, 4}}, none}, {{"axis", -1}}},
-          {{{{2, 3, 5}}, none}, {{"axis", 1}}},
-          {{{{4, 2}}, none}, {{"axis", 0}}},
-          {{{{2, 33}, -30, 30}, none}, {{"axis", -1}}},
-          {{{{3, 1}}, none}, {{"axis", 1}}, true},
-          {{{{0, 5}}, none}, {{"axis", 1}}, true}};
+  return {{{{{3, 4}}, none}, {{"axis", -1}}},           {{{{2, 3, 5}}, none}, {{"axis", 1}}},    {{{{4, 2}}, none}, {{"axis", 0}}},
+          {{{{2, 33}, -30, 30}, none}, {{"axis", -1}}}, {{{{3, 1}}, none}, {{"axis", 1}}, true}, {{{{0, 5}}, none}, {{"axis", 1}}, true}};
 }
 
 std::vector<Sample> softmax_samples() {
@@ -45,18 +41,30 @@ std::vector<Sample> softmax_samples() {
 std::vector<std::vector<Shape>> bad_shapes() { return {{{}}, {{2, 3}, {2, 4}}, {{3}, {2, 3}}}; }
 
 // softmax = exp(log_softmax); log_softmax = x - logsumexp(x).
-Var softmax_reference(Tape&, std::span<const Var> in, const Attrs& attrs) { return exp(log_softmax(in[0], static_cast<int>(attrs.get("axis")), in[1])); }
+Var softmax_reference(Tape&, std::span<const Var> in, const Attrs& attrs) {
+  return exp(log_softmax(in[0], static_cast<int>(attrs.get("axis")), in[1]));
+}
 Var log_softmax_reference(Tape&, std::span<const Var> in, const Attrs& attrs) {
   return sub(in[0], logsumexp(in[0], static_cast<int>(attrs.get("axis"))));
 }
 
-const OpDef& softmax_op = register_op({.name = "softmax", .min_inputs = 1, .max_inputs = 2, .infer = infer_softmax,
+const OpDef& softmax_op = register_op({.name = "softmax",
+                                       .min_inputs = 1,
+                                       .max_inputs = 2,
+                                       .infer = infer_softmax,
                                        .cpu = {cpu::softmax_forward, cpu::softmax_backward},
-                                       .samples = softmax_samples, .bad_shapes = bad_shapes, .reference = softmax_reference});
+                                       .samples = softmax_samples,
+                                       .bad_shapes = bad_shapes,
+                                       .reference = softmax_reference});
 
-const OpDef& log_softmax_op = register_op({.name = "log_softmax", .min_inputs = 1, .max_inputs = 2, .infer = infer_log_softmax,
+const OpDef& log_softmax_op = register_op({.name = "log_softmax",
+                                           .min_inputs = 1,
+                                           .max_inputs = 2,
+                                           .infer = infer_log_softmax,
                                            .cpu = {cpu::log_softmax_forward, cpu::log_softmax_backward},
-                                           .samples = samples, .bad_shapes = bad_shapes, .reference = log_softmax_reference});
+                                           .samples = samples,
+                                           .bad_shapes = bad_shapes,
+                                           .reference = log_softmax_reference});
 
 }  // namespace
 

@@ -21,8 +21,8 @@ struct Grads {
 };
 
 /// Attention with loss weights that are zero on excluded queries.
-Grads attend(const Tensor& q, const Tensor& k, const Tensor& v, const SinkhornOptions& options, const Tensor& keys, const Tensor& queries, const Tensor& pairs,
-             const Tensor& cotangent) {
+Grads attend(const Tensor& q, const Tensor& k, const Tensor& v, const SinkhornOptions& options, const Tensor& keys, const Tensor& queries,
+             const Tensor& pairs, const Tensor& cotangent) {
   Tape tape(DType::f64);
   const Var vq = tape.variable(q), vk = tape.variable(k), vv = tape.variable(v);
   AttentionMasks masks;
@@ -107,7 +107,8 @@ TEST_CASE("fault 18: lengths as a padding mask; wrong shapes name both") {
         CHECK(total == Approx(i < lengths[b] ? 1 : 0).margin(1e-14));
       }
   }
-  CHECK_THROWS_WITH(attend(q, q, q, {}, Tensor({4, 4}, DType::i32), {}, {}, w), Catch::Contains("key_is_padding") && Catch::Contains("(4,4)") && Catch::Contains("(4,5,2)"));
+  CHECK_THROWS_WITH(attend(q, q, q, {}, Tensor({4, 4}, DType::i32), {}, {}, w),
+                    Catch::Contains("key_is_padding") && Catch::Contains("(4,4)") && Catch::Contains("(4,5,2)"));
   CHECK_THROWS_WITH(attend(q, q, q, {}, Tensor({4, 5}, DType::f64), {}, {}, w), Catch::Contains("i32") && Catch::Contains("f64"));
 }
 

@@ -266,7 +266,8 @@ TEST_CASE("study trains both models and shows them on one page") {
   CHECK_THAT(page, !Contains("<script") && !Contains("http-equiv"));
   // The table shows the median of the runs' last evaluations.
   double sum = 0;
-  for (const char* seed : {"study/patch0_l1_seed1", "study/patch0_l1_seed2"}) sum += 100 * read_metrics(fs::path(recipe / seed) / "metrics.jsonl").rows.back().value("acc");
+  for (const char* seed : {"study/patch0_l1_seed1", "study/patch0_l1_seed2"})
+    sum += 100 * read_metrics(fs::path(recipe / seed) / "metrics.jsonl").rows.back().value("acc");
   char median[16];
   std::snprintf(median, sizeof median, "%.2f %%", sum / 2);
   CHECK_THAT(r.out, Contains(median));

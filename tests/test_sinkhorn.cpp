@@ -131,8 +131,7 @@ TEST_CASE("fault 9: rectangles have row sums 1 and column sums n/m") {
 
 TEST_CASE("row sums of the score gradient are 0 at odd counts; column sums vanish in the limit") {
   const auto s = randn(25, 6);
-  for (int l : {1, 3, 5, 9, 21})
-    CHECK(max_abs(row_sums(run({5, 5}, s, {.iterations = l}).gradient, 5, 5)) < 1e-14);
+  for (int l : {1, 3, 5, 9, 21}) CHECK(max_abs(row_sums(run({5, 5}, s, {.iterations = l}).gradient, 5, 5)) < 1e-14);
   const double early = max_abs(column_sums(run({5, 5}, s, {.iterations = 3}).gradient, 5, 5));
   const double late = max_abs(column_sums(run({5, 5}, s, {.iterations = 61}).gradient, 5, 5));
   CHECK(early > 1e-3);
@@ -247,7 +246,8 @@ TEST_CASE("fault 8: causal masks at one half-step only, with the reason") {
     for (int64_t j = 0; j <= i; ++j) z += std::exp(at(s, 5, i, j));
     for (int64_t j = 0; j < 5; ++j) CHECK(at(r.plan, 5, i, j) == Approx(j <= i ? std::exp(at(s, 5, i, j)) / z : 0).margin(1e-15));
   }
-  for (int l : {2, 3, 21}) CHECK_THROWS_WITH(run({5, 5}, s, {.iterations = l}, {}, {}, causal), Catch::Contains("one half-step") && Catch::Contains("identity"));
+  for (int l : {2, 3, 21})
+    CHECK_THROWS_WITH(run({5, 5}, s, {.iterations = l}, {}, {}, causal), Catch::Contains("one half-step") && Catch::Contains("identity"));
 }
 
 TEST_CASE("fault 12: sharp scores are finite, and the report says what is wrong") {
@@ -264,7 +264,8 @@ TEST_CASE("fault 13: unrolled minus implicit is not zero and decays at the predi
   for (uint64_t seed : {20u, 21u, 22u}) {
     const auto s = randn(25, seed);
     auto difference = [&](int l) {
-      return max_difference(run({5, 5}, s, {.iterations = l}).gradient, run({5, 5}, s, {.iterations = l, .gradient = SinkhornGradient::implicit}).gradient);
+      return max_difference(run({5, 5}, s, {.iterations = l}).gradient,
+                            run({5, 5}, s, {.iterations = l, .gradient = SinkhornGradient::implicit}).gradient);
     };
     CHECK(difference(3) > 1e-3);
     const auto limit = run({5, 5}, s, {.iterations = 401, .gradient = SinkhornGradient::implicit});
@@ -318,7 +319,8 @@ TEST_CASE("potentials rebuild the plan") {
     for (int64_t i = 0; i < 3; ++i)
       for (int64_t j = 0; j < 4; ++j) {
         const auto k = static_cast<size_t>((b * 3 + i) * 4 + j);
-        const double f = potentials.row.span<double>()[static_cast<size_t>(b * 3 + i)], g = potentials.column.span<double>()[static_cast<size_t>(b * 4 + j)];
+        const double f = potentials.row.span<double>()[static_cast<size_t>(b * 3 + i)],
+                     g = potentials.column.span<double>()[static_cast<size_t>(b * 4 + j)];
         CHECK(std::exp(s.span<double>()[k] + f + g) == Approx(p.span<double>()[k]).epsilon(1e-12));
       }
 }

@@ -101,8 +101,9 @@ TEST_CASE("a training step of the ViT is steady from the third on") {
   for (int n : {1, 2}) {
     set_threads(n);
     const Images data;
-    const auto model = make_model({{"name", "vit"}, {"patch", 4}, {"dim", 16}, {"depth", 2}, {"heads", 2}, {"head_dim", 8}, {"mlp_dim", 32}, {"iterations", 3}},
-                                  data.item_shape(), data.classes());
+    const auto model =
+        make_model({{"name", "vit"}, {"patch", 4}, {"dim", 16}, {"depth", 2}, {"heads", 2}, {"head_dim", 8}, {"mlp_dim", 32}, {"iterations", 3}},
+                   data.item_shape(), data.classes());
     check_steady(*model, data, {.kind = OptimizerOptions::Kind::adamw, .weight_decay = 0.01});
   }
 }
@@ -110,6 +111,7 @@ TEST_CASE("a training step of the ViT is steady from the third on") {
 TEST_CASE("a training step of the Set Sinkformer is steady from the third on") {
   set_threads(2);
   const auto data = make_dataset("shapes", {{"points", 50}, {"train", 64}, {"test", 8}}).train;
-  const auto model = make_model({{"name", "set_transformer"}, {"dim", 16}, {"heads", 2}, {"inducing", 4}, {"iterations", 5}}, data->item_shape(), data->classes());
+  const auto model =
+      make_model({{"name", "set_transformer"}, {"dim", 16}, {"heads", 2}, {"inducing", 4}, {"iterations", 5}}, data->item_shape(), data->classes());
   check_steady(*model, *data, {});
 }

@@ -39,7 +39,8 @@ struct Cell {
   std::vector<fs::path> runs = {};
   std::vector<double> accuracy = {};  // of every seed, after the last epoch
   std::string name() const {
-    return fmt::format("{}{}", half_steps == 1 ? "Transformer" : fmt::format("Sinkformer ({} half-steps)", half_steps), patch ? fmt::format(", patch {}", patch) : "");
+    return fmt::format("{}{}", half_steps == 1 ? "Transformer" : fmt::format("Sinkformer ({} half-steps)", half_steps),
+                       patch ? fmt::format(", patch {}", patch) : "");
   }
 };
 
@@ -101,10 +102,20 @@ std::string plan_chart(AttentionHeads& attention, int half_steps, Tape& tape, Cl
   const auto n = static_cast<size_t>(plan.shape[2]), m = static_cast<size_t>(plan.shape[3]);
   std::vector<double> values = to_doubles(plan);
   values.resize(n * m);
-  return heat_map({.title = half_steps == 1 ? "1 half-step: softmax" : fmt::format("{} half-steps: Sinkhorn", half_steps),
-                   .description = fmt::format("{} by {} attention weights of the first layer and head; row sums at the right, column sums below", n, m),
-                   .rows = n, .columns = m, .values = values, .row_axis = "query", .column_axis = "key", .low = 0.0, .row_sums = true, .column_sums = true,
-                   .row_reference = 1.0, .column_reference = static_cast<double>(n) / static_cast<double>(m), .size = 330});
+  return heat_map(
+      {.title = half_steps == 1 ? "1 half-step: softmax" : fmt::format("{} half-steps: Sinkhorn", half_steps),
+       .description = fmt::format("{} by {} attention weights of the first layer and head; row sums at the right, column sums below", n, m),
+       .rows = n,
+       .columns = m,
+       .values = values,
+       .row_axis = "query",
+       .column_axis = "key",
+       .low = 0.0,
+       .row_sums = true,
+       .column_sums = true,
+       .row_reference = 1.0,
+       .column_reference = static_cast<double>(n) / static_cast<double>(m),
+       .size = 330});
 }
 
 /// The item and its attention in a trained model, before and after the column steps.
@@ -131,19 +142,26 @@ void show_attention(HtmlPage& page, const Cell& cell) {
     std::vector<double> pixels = to_doubles(input.view());
     pixels.resize(static_cast<size_t>(item[1] * item[2]));
     charts.push_back(heat_map({.title = fmt::format("Test image 0: {}", data.test->class_names()[static_cast<size_t>(label)]),
-                               .description = "the normalised pixels of the image", .rows = static_cast<size_t>(item[1]),
-                               .columns = static_cast<size_t>(item[2]), .values = pixels, .size = 330}));
+                               .description = "the normalised pixels of the image",
+                               .rows = static_cast<size_t>(item[1]),
+                               .columns = static_cast<size_t>(item[2]),
+                               .values = pixels,
+                               .size = 330}));
   }
   AttentionHeads& attention = *model->attentions().front();
   for (int half_steps : {1, static_cast<int>(cell.half_steps)}) charts.push_back(plan_chart(attention, half_steps, tape, *model, input));
-  page.figure(charts, fmt::format("{}: the same scores after one half-step and after {}. Softmax gives every query (row) a sum of 1 and lets some keys (columns) "
-                                  "collect more than others; Sinkhorn evens the columns out.", cell.name(), cell.half_steps));
+  page.figure(
+      charts,
+      fmt::format("{}: the same scores after one half-step and after {}. Softmax gives every query (row) a sum of 1 and lets some keys (columns) "
+                  "collect more than others; Sinkhorn evens the columns out.",
+                  cell.name(), cell.half_steps));
 }
 
 std::string percent(const std::vector<double>& accuracy) {
   std::string text = fmt::format("{:.2f} %", 100 * median(accuracy));
   if (accuracy.size() > 1)
-    text += fmt::format(" ({:.2f} to {:.2f})", 100 * *std::min_element(accuracy.begin(), accuracy.end()), 100 * *std::max_element(accuracy.begin(), accuracy.end()));
+    text += fmt::format(" ({:.2f} to {:.2f})", 100 * *std::min_element(accuracy.begin(), accuracy.end()),
+                        100 * *std::max_element(accuracy.begin(), accuracy.end()));
   return text;
 }
 
@@ -161,16 +179,22 @@ void study(const StudyCommand& command) {
   fmt::print("\n{:>8}  {:>24}  {:>24}  {:>10}\n", "patch", "Transformer", fmt::format("Sinkformer, l = {}", command.half_steps), "difference");
   for (size_t k = 0; k < cells.size(); k += 2) {
     const double gap = 100 * (median(cells[k + 1].accuracy) - median(cells[k].accuracy));
-    rows.push_back({cells[k].patch ? fmt::format("{}", cells[k].patch) : "-", percent(cells[k].accuracy), percent(cells[k + 1].accuracy), fmt::format("{:+.2f}", gap)});
+    rows.push_back({cells[k].patch ? fmt::format("{}", cells[k].patch) : "-", percent(cells[k].accuracy), percent(cells[k + 1].accuracy),
+                    fmt::format("{:+.2f}", gap)});
     fmt::print("{:>8}  {:>24}  {:>24}  {:>10}\n", rows.back()[0], rows.back()[1], rows.back()[2], rows.back()[3]);
   }
 
   const std::string data_name = recipe.data.at("name");
-  HtmlPage page("Transformer and Sinkformer on " + data_name,
-                fmt::format("sinkgrad {} · recipe {} · {} epochs · {} seed{} · cpu", SINKGRAD_VERSION, recipe.name, recipe.epochs, command.seeds, command.seeds > 1 ? "s" : ""));
-  page.section("Test accuracy").table({"patch", "Transformer", fmt::format("Sinkformer, l = {}", command.half_steps), "difference"}, rows,
-                                      "After the last epoch, over the whole test set" + std::string(command.seeds > 1 ? "; median (range) over seeds." : "."));
-  LineChart chart{.title = "Test accuracy", .description = "test accuracy in percent over epochs for every model", .x_label = "epoch", .y_label = "accuracy, %", .x_integers = true};
+  HtmlPage page("Transformer and Sinkformer on " + data_name, fmt::format("sinkgrad {} · recipe {} · {} epochs · {} seed{} · cpu", SINKGRAD_VERSION,
+                                                                          recipe.name, recipe.epochs, command.seeds, command.seeds > 1 ? "s" : ""));
+  page.section("Test accuracy")
+      .table({"patch", "Transformer", fmt::format("Sinkformer, l = {}", command.half_steps), "difference"}, rows,
+             "After the last epoch, over the whole test set" + std::string(command.seeds > 1 ? "; median (range) over seeds." : "."));
+  LineChart chart{.title = "Test accuracy",
+                  .description = "test accuracy in percent over epochs for every model",
+                  .x_label = "epoch",
+                  .y_label = "accuracy, %",
+                  .x_integers = true};
   for (const Cell& cell : cells) chart.series.push_back(learning_curve(cell));
   page.section("Learning curves").figure({line_chart(chart)});
   page.section("Attention before and after Sinkhorn");
@@ -192,7 +216,9 @@ void add_study(CLI::App& app) {
   command->add_option("--seeds", options->seeds, "runs of every model, with seeds 1, 2, ...")->check(CLI::PositiveNumber)->capture_default_str();
   command->add_option("--lr", options->lr, "learning rate of the Transformer [the recipe's]");
   command->add_option("--sinkhorn-lr", options->sinkhorn_lr, "learning rate of the Sinkformer [the recipe's]");
-  command->add_option("--set", options->settings, "KEY=VALUE, changes one setting of the recipe; repeatable")->type_name("KEY=VALUE")->allow_extra_args(false);
+  command->add_option("--set", options->settings, "KEY=VALUE, changes one setting of the recipe; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
   command->add_option("-o,--out", options->out, "the folder of the runs")->required();
   command->add_option("--page", options->page, "the HTML page [study.html in the folder of the runs]");
   command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(CLI::PositiveNumber);

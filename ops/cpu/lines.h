@@ -5,8 +5,8 @@
 namespace sinkgrad::cpu {
 
 struct Lines {
-  Lines(const Shape& shape, int axis) : count(shape.count(0, axis) * shape.count(axis + 1, shape.rank())), length(shape[axis]),
-                                        stride(shape.count(axis + 1, shape.rank())) {}
+  Lines(const Shape& shape, int axis)
+      : count(shape.count(0, axis) * shape.count(axis + 1, shape.rank())), length(shape[axis]), stride(shape.count(axis + 1, shape.rank())) {}
   int64_t count, length, stride;
   /// Flat index of the first element of line i.
   int64_t offset(int64_t i) const { return i / stride * stride * length + i % stride; }

@@ -12,8 +12,13 @@ namespace {
 /// Sizes of a batch of products; a 2-D second operand is shared by the batch.
 struct Product {
   Product(std::span<const View> in, const View& out, const Attrs& attrs)
-      : ta(attrs.flag("transpose_a")), tb(attrs.flag("transpose_b")), shared(in[1].shape.rank() == 2), batch(out.shape.count(0, out.shape.rank() - 2)),
-        n(out.shape[-2]), m(out.shape[-1]), k(in[0].shape[ta ? -2 : -1]) {
+      : ta(attrs.flag("transpose_a")),
+        tb(attrs.flag("transpose_b")),
+        shared(in[1].shape.rank() == 2),
+        batch(out.shape.count(0, out.shape.rank() - 2)),
+        n(out.shape[-2]),
+        m(out.shape[-1]),
+        k(in[0].shape[ta ? -2 : -1]) {
     if (shared && !ta) {  // the batch is just more rows
       n *= batch;
       batch = 1;
@@ -54,8 +59,10 @@ void matmul_backward(const Backward& g) {
       each_product<T>(p.batch, [&](int64_t i, auto product) {
         T* to = da.as<T>() + i * p.n * p.k;
         const T *bi = b + p.b_offset(i), *dci = dc + i * p.n * p.m;
-        if (p.ta) product(p.tb, true, p.k, p.n, p.m, T(1), bi, p.tb ? p.k : p.m, dci, p.m, beta, to, p.n);
-        else product(false, !p.tb, p.n, p.k, p.m, T(1), dci, p.m, bi, p.tb ? p.k : p.m, beta, to, p.k);
+        if (p.ta)
+          product(p.tb, true, p.k, p.n, p.m, T(1), bi, p.tb ? p.k : p.m, dci, p.m, beta, to, p.n);
+        else
+          product(false, !p.tb, p.n, p.k, p.m, T(1), dci, p.m, bi, p.tb ? p.k : p.m, beta, to, p.k);
       });
     }
     if (const Grad& db = g.in_grad[1]) {
@@ -63,8 +70,10 @@ void matmul_backward(const Backward& g) {
         const T beta = db.add || (p.shared && i > 0) ? T(1) : T(0);
         T* to = db.as<T>() + p.b_offset(i);
         const T *ai = a + i * p.n * p.k, *dci = dc + i * p.n * p.m;
-        if (p.tb) product(true, p.ta, p.m, p.k, p.n, T(1), dci, p.m, ai, p.ta ? p.n : p.k, beta, to, p.k);
-        else product(!p.ta, false, p.k, p.m, p.n, T(1), ai, p.ta ? p.n : p.k, dci, p.m, beta, to, p.m);
+        if (p.tb)
+          product(true, p.ta, p.m, p.k, p.n, T(1), dci, p.m, ai, p.ta ? p.n : p.k, beta, to, p.k);
+        else
+          product(!p.ta, false, p.k, p.m, p.n, T(1), ai, p.ta ? p.n : p.k, dci, p.m, beta, to, p.m);
       };
       if (p.shared) {
         for (int64_t i = 0; i < p.batch; ++i) one(i, parallel_gemm<T>);

@@ -7,14 +7,19 @@
 namespace sinkgrad::cpu {
 
 inline SinkhornTask sinkhorn_task(const Attrs& attrs, int64_t n, int64_t m) {
-  return {n, m, attrs.integer("iterations"), attrs.get("tolerance"), static_cast<SinkhornGradient>(attrs.integer("gradient")),
+  return {n,
+          m,
+          attrs.integer("iterations"),
+          attrs.get("tolerance"),
+          static_cast<SinkhornGradient>(attrs.integer("gradient")),
           attrs.flag("rows_sum_to_inverse_count")};
 }
 
 /// The state of matrix i in the saved buffers.
 template <class T>
 SinkhornState<T> sinkhorn_state(std::span<const View> saved, const SinkhornTask& task, int64_t i) {
-  return {saved[0].as<T>() + i * task.row_steps() * task.n, saved[1].as<T>() + i * task.column_steps() * task.m, saved[2].as<T>() + i * kSinkhornStats};
+  return {saved[0].as<T>() + i * task.row_steps() * task.n, saved[1].as<T>() + i * task.column_steps() * task.m,
+          saved[2].as<T>() + i * kSinkhornStats};
 }
 
 /// Sets masked scores of batch entry b to -inf. `masks`: key, query, pair; any may be absent.

@@ -10,8 +10,14 @@ namespace {
 
 struct Sizes {
   Sizes(std::span<const View> in, const Attrs& attrs)
-      : batch(in[0].shape[0]), heads(attrs.integer("heads")), n(in[0].shape[1]), m(in[1].shape[1]), q_row(in[0].shape[2]), v_row(in[2].shape[2]),
-        d(q_row / heads), e(v_row / heads) {}
+      : batch(in[0].shape[0]),
+        heads(attrs.integer("heads")),
+        n(in[0].shape[1]),
+        m(in[1].shape[1]),
+        q_row(in[0].shape[2]),
+        v_row(in[2].shape[2]),
+        d(q_row / heads),
+        e(v_row / heads) {}
   int64_t batch, heads, n, m;
   int64_t q_row, v_row;  // row lengths of Q and K, and of V and O
   int64_t d, e;          // per head

@@ -67,7 +67,8 @@ void log_softmax_forward(const Forward& f) {
     each_line<T>(f.in, f.attrs, [&](const Lines& lines, int64_t i, const T* x, const int32_t*) {
       ScratchScope scratch;
       const T top = vector_math<T>().max(x, lines.length);
-      const T lse = top == kMinusInfinity<T> ? T(0) : top + std::log(vector_math<T>().exp_shift(x, -top, scratch.take<T>(lines.length), lines.length));
+      const T lse =
+          top == kMinusInfinity<T> ? T(0) : top + std::log(vector_math<T>().exp_shift(x, -top, scratch.take<T>(lines.length), lines.length));
       T* y = f.out.as<T>() + lines.offset(i);
       for (int64_t k = 0; k < lines.length; ++k) y[k * lines.stride] = x[k] - lse;
     });

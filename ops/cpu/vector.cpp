@@ -89,15 +89,17 @@ struct Rows {
   /// y_j = f(x_j...), stored.
   template <class F, class... In>
   HWY_INLINE void map(int64_t n, T* y, F f, const In*... x) const {
-    each(n, [&](int64_t j) HWY_ATTR { store(f(load(x + j)...), y + j); },
-         [&](int64_t j, size_t c) HWY_ATTR { store(f(load(x + j, c)...), y + j, c); });
+    each(
+        n, [&](int64_t j) HWY_ATTR { store(f(load(x + j)...), y + j); },
+        [&](int64_t j, size_t c) HWY_ATTR { store(f(load(x + j, c)...), y + j, c); });
   }
   /// sum_j f(x_j...).
   template <class F, class... In>
   HWY_INLINE T reduce(int64_t n, F f, const In*... x) const {
     V a = hn::Zero(d);
-    each(n, [&](int64_t j) HWY_ATTR { a = hn::Add(a, f(load(x + j)...)); },
-         [&](int64_t j, size_t c) HWY_ATTR { a = hn::Add(a, keep(f(load(x + j, c)...), c)); });
+    each(
+        n, [&](int64_t j) HWY_ATTR { a = hn::Add(a, f(load(x + j)...)); },
+        [&](int64_t j, size_t c) HWY_ATTR { a = hn::Add(a, keep(f(load(x + j, c)...), c)); });
     return total(a);
   }
   /// max_j f(x_j...).
@@ -105,149 +107,163 @@ struct Rows {
   HWY_INLINE T maximum(int64_t n, F f, const In*... x) const {
     const V lowest = hn::Set(d, -std::numeric_limits<T>::infinity());
     V a = lowest;
-    each(n, [&](int64_t j) HWY_ATTR { a = hn::Max(a, f(load(x + j)...)); },
-         [&](int64_t j, size_t c) HWY_ATTR { a = hn::Max(a, hn::IfThenElse(hn::FirstN(d, c), f(load(x + j, c)...), lowest)); });
+    each(
+        n, [&](int64_t j) HWY_ATTR { a = hn::Max(a, f(load(x + j)...)); },
+        [&](int64_t j, size_t c) HWY_ATTR { a = hn::Max(a, hn::IfThenElse(hn::FirstN(d, c), f(load(x + j, c)...), lowest)); });
     return hn::GetLane(hn::MaxOfLanes(d, a));
   }
 };
 
 template <class T>
 T Sum(const T* x, int64_t n) {
-  return Rows<T>().reduce(n, [](auto a) HWY_ATTR { return a; }, x);
+  return Rows<T>().reduce(
+      n, [](auto a) HWY_ATTR { return a; }, x);
 }
 template <class T>
 T Dot(const T* x, const T* y, int64_t n) {
-  return Rows<T>().reduce(n, [](auto a, auto b) HWY_ATTR { return hn::Mul(a, b); }, x, y);
+  return Rows<T>().reduce(
+      n, [](auto a, auto b) HWY_ATTR { return hn::Mul(a, b); }, x, y);
 }
 template <class T>
 T MaxOf(const T* x, int64_t n) {
-  return Rows<T>().maximum(n, [](auto a) HWY_ATTR { return a; }, x);
+  return Rows<T>().maximum(
+      n, [](auto a) HWY_ATTR { return a; }, x);
 }
 template <class T>
 T MaxSum(const T* x, const T* y, int64_t n) {
-  return Rows<T>().maximum(n, [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, x, y);
+  return Rows<T>().maximum(
+      n, [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, x, y);
 }
 template <class T>
 void MaxInto(const T* x, T a, T* m, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a);
-  r.map(n, m, [&](auto xj, auto mj) HWY_ATTR { return hn::Max(mj, hn::Add(xj, va)); }, x, static_cast<const T*>(m));
+  r.map(
+      n, m, [&](auto xj, auto mj) HWY_ATTR { return hn::Max(mj, hn::Add(xj, va)); }, x, static_cast<const T*>(m));
 }
 template <class T>
 void Axpy(T a, const T* x, T* y, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a);
-  r.map(n, y, [&](auto xj, auto yj) HWY_ATTR { return hn::MulAdd(va, xj, yj); }, x, static_cast<const T*>(y));
+  r.map(
+      n, y, [&](auto xj, auto yj) HWY_ATTR { return hn::MulAdd(va, xj, yj); }, x, static_cast<const T*>(y));
 }
 template <class T>
 void ExpOf(const T* x, T* y, int64_t n) {
   const Rows<T> r;
-  r.map(n, y, [&](auto a) HWY_ATTR { return Exp(r.d, a); }, x);
+  r.map(
+      n, y, [&](auto a) HWY_ATTR { return Exp(r.d, a); }, x);
 }
 template <class T>
 T ExpShift(const T* x, T a, T* y, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a);
   auto total = hn::Zero(r.d);
-  r.each(n,
-         [&](int64_t j) HWY_ATTR {
-           const auto e = Exp(r.d, hn::Add(r.load(x + j), va));
-           r.store(e, y + j);
-           total = hn::Add(total, e);
-         },
-         [&](int64_t j, size_t c) HWY_ATTR {
-           const auto e = Exp(r.d, hn::Add(r.load(x + j, c), va));
-           r.store(e, y + j, c);
-           total = hn::Add(total, r.keep(e, c));
-         });
+  r.each(
+      n,
+      [&](int64_t j) HWY_ATTR {
+        const auto e = Exp(r.d, hn::Add(r.load(x + j), va));
+        r.store(e, y + j);
+        total = hn::Add(total, e);
+      },
+      [&](int64_t j, size_t c) HWY_ATTR {
+        const auto e = Exp(r.d, hn::Add(r.load(x + j, c), va));
+        r.store(e, y + j, c);
+        total = hn::Add(total, r.keep(e, c));
+      });
   return r.total(total);
 }
 template <class T>
 T SumExp(const T* x, const T* y, T a, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a);
-  return r.reduce(n, [&](auto xj, auto yj) HWY_ATTR { return Exp(r.d, hn::Add(hn::Add(xj, yj), va)); }, x, y);
+  return r.reduce(
+      n, [&](auto xj, auto yj) HWY_ATTR { return Exp(r.d, hn::Add(hn::Add(xj, yj), va)); }, x, y);
 }
 template <class T>
 void SumExpInto(const T* x, const T* y, T a, T* s, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a);
-  r.map(n, s, [&](auto xj, auto yj, auto sj) HWY_ATTR { return hn::Add(sj, Exp(r.d, hn::Add(hn::Add(xj, yj), va))); }, x, y,
-        static_cast<const T*>(s));
+  r.map(
+      n, s, [&](auto xj, auto yj, auto sj) HWY_ATTR { return hn::Add(sj, Exp(r.d, hn::Add(hn::Add(xj, yj), va))); }, x, y, static_cast<const T*>(s));
 }
 template <class T>
 T ExpInto(const T* x, const T* y, T a, T* p, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a);
   auto total = hn::Zero(r.d);
-  r.each(n,
-         [&](int64_t j) HWY_ATTR {
-           const auto e = Exp(r.d, hn::Add(hn::Add(r.load(x + j), r.load(y + j)), va));
-           r.store(e, p + j);
-           total = hn::Add(total, e);
-         },
-         [&](int64_t j, size_t c) HWY_ATTR {
-           const auto e = Exp(r.d, hn::Add(hn::Add(r.load(x + j, c), r.load(y + j, c)), va));
-           r.store(e, p + j, c);
-           total = hn::Add(total, r.keep(e, c));
-         });
+  r.each(
+      n,
+      [&](int64_t j) HWY_ATTR {
+        const auto e = Exp(r.d, hn::Add(hn::Add(r.load(x + j), r.load(y + j)), va));
+        r.store(e, p + j);
+        total = hn::Add(total, e);
+      },
+      [&](int64_t j, size_t c) HWY_ATTR {
+        const auto e = Exp(r.d, hn::Add(hn::Add(r.load(x + j, c), r.load(y + j, c)), va));
+        r.store(e, p + j, c);
+        total = hn::Add(total, r.keep(e, c));
+      });
   return r.total(total);
 }
 template <class T>
 void CenterInto(const T* p, T a, T* d, T* s, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a);
-  r.each(n,
-         [&](int64_t j) HWY_ATTR {
-           const auto w = hn::Mul(r.load(p + j), hn::Sub(r.load(d + j), va));
-           r.store(w, d + j);
-           r.store(hn::Add(r.load(s + j), w), s + j);
-         },
-         [&](int64_t j, size_t c) HWY_ATTR {
-           const auto w = hn::Mul(r.load(p + j, c), hn::Sub(r.load(d + j, c), va));
-           r.store(w, d + j, c);
-           r.store(hn::Add(r.load(s + j, c), w), s + j, c);
-         });
+  r.each(
+      n,
+      [&](int64_t j) HWY_ATTR {
+        const auto w = hn::Mul(r.load(p + j), hn::Sub(r.load(d + j), va));
+        r.store(w, d + j);
+        r.store(hn::Add(r.load(s + j), w), s + j);
+      },
+      [&](int64_t j, size_t c) HWY_ATTR {
+        const auto w = hn::Mul(r.load(p + j, c), hn::Sub(r.load(d + j, c), va));
+        r.store(w, d + j, c);
+        r.store(hn::Add(r.load(s + j, c), w), s + j, c);
+      });
 }
 template <class T>
 void SubtractRowStep(const T* x, const T* y, T a, T scale, T* d, T* s, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a), vs = hn::Set(r.d, scale);
-  r.each(n,
-         [&](int64_t j) HWY_ATTR {
-           const auto w = hn::Mul(vs, Exp(r.d, hn::Add(hn::Add(r.load(x + j), r.load(y + j)), va)));
-           r.store(hn::Sub(r.load(d + j), w), d + j);
-           r.store(hn::Sub(r.load(s + j), w), s + j);
-         },
-         [&](int64_t j, size_t c) HWY_ATTR {
-           const auto w = hn::Mul(vs, Exp(r.d, hn::Add(hn::Add(r.load(x + j, c), r.load(y + j, c)), va)));
-           r.store(hn::Sub(r.load(d + j, c), w), d + j, c);
-           r.store(hn::Sub(r.load(s + j, c), w), s + j, c);
-         });
+  r.each(
+      n,
+      [&](int64_t j) HWY_ATTR {
+        const auto w = hn::Mul(vs, Exp(r.d, hn::Add(hn::Add(r.load(x + j), r.load(y + j)), va)));
+        r.store(hn::Sub(r.load(d + j), w), d + j);
+        r.store(hn::Sub(r.load(s + j), w), s + j);
+      },
+      [&](int64_t j, size_t c) HWY_ATTR {
+        const auto w = hn::Mul(vs, Exp(r.d, hn::Add(hn::Add(r.load(x + j, c), r.load(y + j, c)), va)));
+        r.store(hn::Sub(r.load(d + j, c), w), d + j, c);
+        r.store(hn::Sub(r.load(s + j, c), w), s + j, c);
+      });
 }
 template <class T>
 T SubtractColumnStep(const T* x, const T* y, T a, const T* c, T* d, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a);
   auto total = hn::Zero(r.d);
-  r.each(n,
-         [&](int64_t j) HWY_ATTR {
-           const auto w = hn::Mul(r.load(c + j), Exp(r.d, hn::Add(hn::Add(r.load(x + j), r.load(y + j)), va)));
-           r.store(hn::Sub(r.load(d + j), w), d + j);
-           total = hn::Add(total, w);
-         },
-         [&](int64_t j, size_t k) HWY_ATTR {
-           const auto w = hn::Mul(r.load(c + j, k), Exp(r.d, hn::Add(hn::Add(r.load(x + j, k), r.load(y + j, k)), va)));
-           r.store(hn::Sub(r.load(d + j, k), w), d + j, k);
-           total = hn::Add(total, w);  // c is 0 beyond the end
-         });
+  r.each(
+      n,
+      [&](int64_t j) HWY_ATTR {
+        const auto w = hn::Mul(r.load(c + j), Exp(r.d, hn::Add(hn::Add(r.load(x + j), r.load(y + j)), va)));
+        r.store(hn::Sub(r.load(d + j), w), d + j);
+        total = hn::Add(total, w);
+      },
+      [&](int64_t j, size_t k) HWY_ATTR {
+        const auto w = hn::Mul(r.load(c + j, k), Exp(r.d, hn::Add(hn::Add(r.load(x + j, k), r.load(y + j, k)), va)));
+        r.store(hn::Sub(r.load(d + j, k), w), d + j, k);
+        total = hn::Add(total, w);  // c is 0 beyond the end
+      });
   return r.total(total);
 }
 
 template <class T>
 VectorMath<T> Table() {
-  return {Sum<T>, Dot<T>, MaxOf<T>, MaxSum<T>, MaxInto<T>, Axpy<T>, ExpOf<T>, ExpShift<T>, SumExp<T>, SumExpInto<T>, ExpInto<T>,
-          CenterInto<T>, SubtractRowStep<T>, SubtractColumnStep<T>};
+  return {Sum<T>,        Dot<T>,     MaxOf<T>,      MaxSum<T>,          MaxInto<T>,           Axpy<T>, ExpOf<T>, ExpShift<T>, SumExp<T>,
+          SumExpInto<T>, ExpInto<T>, CenterInto<T>, SubtractRowStep<T>, SubtractColumnStep<T>};
 }
 VectorMath<float> TableF32() { return Table<float>(); }
 VectorMath<double> TableF64() { return Table<double>(); }

@@ -20,7 +20,8 @@ static void small_op_chain(benchmark::State& state) {
     tape.backward(h, cotangent);
     benchmark::DoNotOptimize(dx.view().data);
   }
-  state.counters["ns_per_op"] = benchmark::Counter(static_cast<double>(2 * links), benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+  state.counters["ns_per_op"] =
+      benchmark::Counter(static_cast<double>(2 * links), benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
   state.SetItemsProcessed(state.iterations() * 2 * links);
 }
 BENCHMARK(small_op_chain)->Arg(100)->Arg(1000);
