@@ -40,11 +40,18 @@ std::string cat(const Parts&... parts) {
   return out.str();
 }
 
+namespace detail {
+template <class E, class... Parts>
+[[noreturn, gnu::cold, gnu::noinline]] void fail(const Parts&... parts) {
+  throw E(cat(parts...));
+}
+}  // namespace detail
+
 /// Throws E with the concatenated message unless `ok`. Arguments are formatted only on failure.
 template <class E = Error, class... Parts>
 void require(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
-    throw E(cat(parts...));
+    detail::fail<E>(parts...);
 }
 
 }  // namespace sinkgrad

@@ -36,10 +36,7 @@ std::vector<Numbers> Call::gradients_for(const Numbers& w) const {
     memory.push_back(g ? Tensor(g.view.shape, g.view.dtype) : Tensor());
     grads.push_back({memory.back().view()});
   }
-  Backward own = b;
-  own.out_grad = out_grad.view();
-  own.in_grad = grads;
-  kernel(own);
+  kernel({b.in, b.out, b.saved, out_grad.view(), grads, b.attrs, b.random});
   std::vector<Numbers> result;
   for (const Tensor& t : memory) result.push_back(t ? to_doubles(t.view()) : Numbers{});
   return result;

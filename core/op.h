@@ -42,7 +42,7 @@ class Attrs {
   std::span<const Attr> items() const { return {items_.data(), size_}; }
 
  private:
-  std::array<Attr, kMax> items_;
+  std::array<Attr, kMax> items_;  // beyond the size without meaning
   size_t size_ = 0;
 };
 
@@ -72,7 +72,7 @@ struct Grad {
 
 struct Forward {
   std::span<const View> in;
-  View out;
+  const View& out;
   std::span<const View> saved;
   const Attrs& attrs;
   const RandomState& random;
@@ -81,9 +81,9 @@ struct Forward {
 
 struct Backward {
   std::span<const View> in;
-  View out;
+  const View& out;
   std::span<const View> saved;
-  View out_grad;
+  const View& out_grad;
   std::span<const Grad> in_grad;
   const Attrs& attrs;
   const RandomState& random;

@@ -15,7 +15,7 @@ class Shape {
  public:
   static constexpr int kMaxRank = 6;
 
-  Shape() = default;
+  Shape() {}  // not defaulted: dimensions beyond the rank stay unwritten, shapes are copied by the million
   Shape(std::initializer_list<int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
   explicit Shape(std::span<const int64_t> dims) {
     for (int64_t d : dims) push_back(d);
@@ -43,7 +43,11 @@ class Shape {
     require<ShapeError>(axis >= -rank_ && axis < rank_, op, ": axis ", axis, " is out of range, got ", *this);
     return static_cast<int>(axis < 0 ? axis + rank_ : axis);
   }
-  bool operator==(const Shape&) const = default;
+  bool operator==(const Shape& other) const {
+    bool same = rank_ == other.rank_;
+    for (size_t i = 0; same && i < static_cast<size_t>(rank_); ++i) same = dims_[i] == other.dims_[i];
+    return same;
+  }
 
   std::string str() const { return cat(*this); }
   friend std::ostream& operator<<(std::ostream& out, const Shape& s) {
@@ -53,7 +57,7 @@ class Shape {
   }
 
  private:
-  std::array<int64_t, kMaxRank> dims_{};
+  std::array<int64_t, kMaxRank> dims_;  // beyond the rank without meaning
   int rank_ = 0;
 };
 

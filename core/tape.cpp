@@ -1,6 +1,8 @@
 // Tape: running ops forward, and the loop over the records that runs them backward.
 #include "core/tape.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace sinkgrad {
@@ -28,13 +30,14 @@ const Tape::Value& Tape::root(uint32_t id) const {
 }
 
 void Tape::note(uint64_t bits) {
-  trace_ = (trace_ ^ bits) * 0x9E3779B97F4A7C15;
-  trace_ ^= trace_ >> 29;
+  // A multilinear hash: terms do not wait for one another, and the weights (all odd) tell positions apart.
+  trace_ += bits * trace_weight_;
+  trace_weight_ += 0x3C6EF372FE94F82A;
 }
 
 const OpDef::Kernels& Tape::kernels(const OpDef& op) const {
   const OpDef::Kernels& k = device_.kind() == DeviceKind::cpu ? op.cpu : op.cuda;
-  require<DeviceError>(k.forward != nullptr, op.name, ": has no kernel for ", device_.backend().name());
+  if (!k.forward) throw DeviceError(cat(op.name, ": has no kernel for ", device_.backend().name()));
   return k;
 }
 
@@ -73,52 +76,57 @@ Var Tape::reshape(Var x, const Shape& shape) {
 Var Tape::apply(const OpDef& op, std::span<const Var> in, const Attrs& attrs) {
   require(in.size() >= op.min_inputs && in.size() <= op.max_inputs, op.name, ": takes ", op.min_inputs, " to ", op.max_inputs, " inputs, got ",
           in.size());
-  Record r{.op = &op,
-           .first_input = static_cast<uint32_t>(input_ids_.size()),
-           .first_saved = static_cast<uint32_t>(saved_.size()),
-           .first_attr = static_cast<uint32_t>(attrs_.size()),
-           .input_count = static_cast<uint8_t>(op.max_inputs),
-           .attr_count = static_cast<uint8_t>(attrs.items().size())};
-  in_views_.clear();
+  // Views and records are filled in place: one put together elsewhere and copied costs more than a small kernel.
+  in_views_.resize(std::max(in_views_.size(), op.max_inputs));
+  const std::span<View> views(in_views_.data(), op.max_inputs);
   bool needs_grad = false;
-  in_views_.resize(op.max_inputs);  // inputs that are left out are absent
-  for (size_t k = 0; k < in.size(); ++k) {
-    require(in[k] || k >= op.min_inputs, op.name, ": input ", k, " must not be empty");
-    if (!in[k]) continue;
-    const uint32_t id = index(in[k], op.name);
-    in_views_[k] = values_[id].view;
-    needs_grad |= values_[id].requires_grad;
+  for (size_t k = 0; k < views.size(); ++k) {
+    const bool present = k < in.size() && in[k];
+    require(present || k >= op.min_inputs, op.name, ": input ", k, " must not be empty");
+    const uint32_t id = present ? index(in[k], op.name) : kAbsent;
+    if (present)
+      views[k] = values_[id].view;
+    else
+      views[k] = {};
+    needs_grad |= present && values_[id].requires_grad;
   }
-  const Signature sig = op.infer(in_views_, attrs);
-  const auto& k = kernels(op);
+  const Signature sig = op.infer(views, attrs);
+  const OpDef::Kernels& k = kernels(op);
 
-  // Nothing below throws, so a refused op leaves the tape as it was.
+  // A refused op has thrown by now and left the tape as it was.
+  const auto first_input = static_cast<uint32_t>(input_ids_.size()), first_saved = static_cast<uint32_t>(saved_.size()),
+             first_attr = static_cast<uint32_t>(attrs_.size()), output = static_cast<uint32_t>(values_.size());
   note(reinterpret_cast<uintptr_t>(&op));
-  for (Var v : in) input_ids_.push_back(v ? v.id : kAbsent);
-  input_ids_.resize(r.first_input + op.max_inputs, kAbsent);
+  for (size_t i = 0; i < views.size(); ++i) input_ids_.push_back(i < in.size() && in[i] ? in[i].id : kAbsent);
   for (const Attr& a : attrs.items()) {
     attrs_.push_back(a);
-    uint64_t bits;
-    std::memcpy(&bits, &a.value, sizeof bits);
-    note(bits);
+    note(std::bit_cast<uint64_t>(a.value));
   }
-  auto allocate = [&](const Shape& s) {
-    View v{nullptr, s, dtype_};
+  auto allocate = [&](View& v, const Shape& s) {
+    v.shape = s;
+    v.dtype = dtype_;
     v.data = arena_.allocate(v.bytes());
     note(reinterpret_cast<uintptr_t>(v.data));
-    return v;
   };
-  Value out{.view = allocate(sig.output), .requires_grad = needs_grad, .made_by_op = true};
-  r.saved_count = static_cast<uint8_t>(sig.saved_count);
-  for (size_t s = 0; s < sig.saved_count; ++s) saved_.push_back(allocate(sig.saved[s]));
-  for (const View& v : in_views_) note(reinterpret_cast<uintptr_t>(v.data));
+  for (size_t i = 0; i < sig.saved_count; ++i) allocate(saved_.emplace_back(), sig.saved[i]);
+  Value& out = values_.emplace_back();
+  allocate(out.view, sig.output);
+  out.requires_grad = needs_grad;
+  out.made_by_op = true;
+  for (const View& v : views) note(reinterpret_cast<uintptr_t>(v.data));
 
-  k.forward({in_views_, out.view, {saved_.data() + r.first_saved, r.saved_count}, attrs, random_});
-  Var y = push(out);
-  r.output = y.id;
-  records_.push_back(r);
-  if (observer_) observer_->after_forward(*this, records_.back());
-  return y;
+  k.forward({views, out.view, {saved_.data() + first_saved, sig.saved_count}, attrs, random_});
+  Record& r = records_.emplace_back();
+  r.op = &op;
+  r.output = output;
+  r.first_input = first_input;
+  r.first_saved = first_saved;
+  r.first_attr = first_attr;
+  r.input_count = static_cast<uint8_t>(views.size());
+  r.saved_count = static_cast<uint8_t>(sig.saved_count);
+  r.attr_count = static_cast<uint8_t>(attrs.items().size());
+  if (observer_) observer_->after_forward(*this, r);
+  return {this, output, step_};
 }
 
 void Tape::backward(Var out, const View& cotangent, BackwardOptions options) {
@@ -154,33 +162,37 @@ void Tape::backward(Var out, const View& cotangent, BackwardOptions options) {
 void Tape::run_backward(const Record& r) {
   Value& out = root(r.output);
   if (!out.grad || !out.requires_grad) return;
-  in_views_.clear();
-  in_grads_.clear();
-  for (uint32_t id : inputs(r)) {
-    if (id == kAbsent) {
-      in_views_.emplace_back();
-      in_grads_.emplace_back();
-      continue;
+  const std::span<const uint32_t> ids = inputs(r);
+  const std::span<View> views(in_views_.data(), ids.size());
+  in_grads_.resize(std::max(in_grads_.size(), ids.size()));
+  for (size_t k = 0; k < ids.size(); ++k) {
+    const bool present = ids[k] != kAbsent;
+    if (present)
+      views[k] = values_[ids[k]].view;
+    else
+      views[k] = {};
+    Grad& g = in_grads_[k];
+    g.view.data = nullptr;
+    g.add = false;
+    if (!present || !root(ids[k]).requires_grad) continue;
+    Value& v = root(ids[k]);
+    g.add = v.grad != nullptr;
+    if (!v.grad) {
+      v.grad = gradients_.take(v.view.bytes());
+      v.owns_grad = true;
     }
-    const View& view = values_[id].view;
-    Value& v = root(id);
-    in_views_.push_back(view);
-    Grad g;
-    if (v.requires_grad) {
-      g.add = v.grad != nullptr;
-      if (!v.grad) {
-        v.grad = gradients_.take(view.bytes());
-        v.owns_grad = true;
-      }
-      g.view = {v.grad, view.shape, view.dtype};
-      note(reinterpret_cast<uintptr_t>(v.grad));
-    }
-    in_grads_.push_back(g);
+    g.view.data = v.grad;
+    g.view.shape = values_[ids[k]].view.shape;
+    g.view.dtype = dtype_;
+    note(reinterpret_cast<uintptr_t>(v.grad));
   }
-  const View out_grad{out.grad, out.view.shape, dtype_};
+  out_grad_.data = out.grad;
+  out_grad_.shape = out.view.shape;
+  out_grad_.dtype = dtype_;
   note(reinterpret_cast<uintptr_t>(out.grad));
-  kernels(*r.op).backward({in_views_, out.view, saved(r), out_grad, in_grads_, attrs(r), random_});
-  if (observer_) observer_->after_backward(*this, r, in_grads_);
+  const std::span<const Grad> in_grad(in_grads_.data(), ids.size());
+  kernels(*r.op).backward({views, out.view, saved(r), out_grad_, in_grad, attrs(r), random_});
+  if (observer_) observer_->after_backward(*this, r, in_grad);
   if (!out.keep_grad) release_grad(out);
 }
 
@@ -199,6 +211,7 @@ void Tape::reset() {
   gradients_.reset();
   arena_.reset();
   trace_ = 0;
+  trace_weight_ = 1;
   consumed_ = ran_backward_ = false;
   ++step_;
 }

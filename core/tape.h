@@ -137,9 +137,10 @@ class Tape {
   std::vector<View> saved_, in_views_;
   std::vector<Attr> attrs_;
   std::vector<Grad> in_grads_;
+  View out_grad_;
   RandomState random_;
   Observer* observer_ = nullptr;
-  uint64_t trace_ = 0;
+  uint64_t trace_ = 0, trace_weight_ = 1;
   uint32_t step_ = 1;
   bool training_ = true, recording_ = true, consumed_ = false, ran_backward_ = false;
 };

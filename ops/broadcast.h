@@ -1,5 +1,6 @@
 // Broadcasting by numpy's rule: shapes are aligned at the last dimension, and a dimension of 1 repeats.
 #pragma once
+#include <algorithm>
 #include <array>
 
 #include "core/shape.h"
@@ -8,6 +9,7 @@ namespace sinkgrad {
 
 /// The common shape of two operands; throws ShapeError naming `op` and both shapes.
 inline Shape broadcast_shape(const char* op, const Shape& a, const Shape& b) {
+  if (a == b) return a;
   const int rank = std::max(a.rank(), b.rank());
   std::array<int64_t, Shape::kMaxRank> dims{};
   for (int k = 1; k <= rank; ++k) {

@@ -10,6 +10,10 @@ void forward(const Forward& f, Formula formula) {
   dispatch(f.dtype(), [&]<class T>() {
     const T *a = f.in[0].as<T>(), *b = f.in[1].as<T>();
     T* y = f.out.as<T>();
+    if (f.in[0].shape == f.in[1].shape)
+      return parallel_for(f.out.shape.count(), grain_for(1), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) y[i] = formula(a[i], b[i]);
+      });
     const BroadcastWalk walk(f.in[0].shape, f.in[1].shape, f.out.shape, BroadcastWalk::out);
     walk.each_tile([&](const BroadcastWalk::Tile& tile) {
       tile.runs([&](const BroadcastWalk::Run& run) {
@@ -27,6 +31,11 @@ void backward(const Backward& f, BroadcastWalk::Member operand, Formula formula)
   if (!grad) return;
   dispatch(f.dtype(), [&]<class T>() {
     const T *a = f.in[0].as<T>(), *b = f.in[1].as<T>(), *y = f.out.as<T>(), *g = f.out_grad.as<T>();
+    if (f.in[0].shape == f.in[1].shape)
+      return parallel_for(f.out.shape.count(), grain_for(1), [&](int64_t begin, int64_t end) {
+        T* d = grad.as<T>();
+        for (int64_t i = begin; i < end; ++i) put(d[i], formula(a[i], b[i], y[i], g[i]), grad.add);
+      });
     const BroadcastWalk walk(f.in[0].shape, f.in[1].shape, f.out.shape, operand);
     walk.each_tile([&](const BroadcastWalk::Tile& tile) {
       T sums[BroadcastWalk::kBlock], terms[BroadcastWalk::kBlock];
