@@ -12,8 +12,7 @@ build "$root/build" -DSINKGRAD_TESTS=OFF -DSINKGRAD_BENCH=OFF
 sinkgrad="$root/build/bin/sinkgrad"
 if [ -e /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz ]; then
   echo "Fashion-MNIST, one layer of attention without MLP, patches of 14 and 7 pixels: softmax against 5 half-steps of Sinkhorn."
-  "$sinkgrad" study fashion_patch_small --patches 14 7 --half-steps 5 --sinkhorn-lr 0.002 --set epochs=4 --set 'schedule.milestones=[3]' \
-    --set data.limit_train=20000 --out "$out"
+  "$sinkgrad" study fashion_patch_small --patches 14 7 --half-steps 5 --sinkhorn-lr 0.002 --set epochs=5 --set 'schedule.milestones=[4]' --out "$out"
 else
   echo "Fashion-MNIST is not here: the Set Transformer against the Set Sinkformer on synthetic surfaces instead."
   "$sinkgrad" study set_shapes_small --half-steps 3 --set epochs=6 --set 'schedule.milestones=[5]' --out "$out"

@@ -115,7 +115,7 @@ std::string plan_chart(AttentionHeads& attention, int half_steps, Tape& tape, Cl
        .column_sums = true,
        .row_reference = 1.0,
        .column_reference = static_cast<double>(n) / static_cast<double>(m),
-       .size = 330});
+       .size = 270});
 }
 
 /// The item and its attention in a trained model, before and after the column steps.
@@ -146,7 +146,7 @@ void show_attention(HtmlPage& page, const Cell& cell) {
                                .rows = static_cast<size_t>(item[1]),
                                .columns = static_cast<size_t>(item[2]),
                                .values = pixels,
-                               .size = 330}));
+                               .size = 220}));
   }
   AttentionHeads& attention = *model->attentions().front();
   for (int half_steps : {1, static_cast<int>(cell.half_steps)}) charts.push_back(plan_chart(attention, half_steps, tape, *model, input));
