@@ -81,6 +81,11 @@ const Entry& find_entry(const std::string& name) {
 }
 
 /// Integers may stand for real numbers, and must not be negative where an integer is wanted.
+const char* wanted(const json& like) {
+  if (like.is_number_integer()) return "a non-negative integer";
+  return like.is_number() ? "a number" : like.is_boolean() ? "true or false" : "text";
+}
+
 bool same_type(const json& value, const json& like) {
   if (like.is_number_integer()) return value.is_number_integer() && value >= 0;
   if (like.is_number()) return value.is_number();
@@ -105,7 +110,7 @@ DataSplits make_dataset(const std::string& name, const json& options) {
   require<InputError>(options.is_object() || options.is_null(), "dataset '", name, "': options must be a JSON object, got ", options);
   for (const auto& [key, value] : options.items()) {
     require<InputError>(all.contains(key), "dataset '", name, "' has no option '", key, "'", did_you_mean(key, known));
-    require<InputError>(same_type(value, all[key]), "dataset '", name, "': option '", key, "' must be like ", all[key], ", got ", value);
+    require<InputError>(same_type(value, all[key]), "dataset '", name, "': option '", key, "' must be ", wanted(all[key]), ", got ", value);
     all[key] = value;
   }
   return entry.make(all);

@@ -274,3 +274,38 @@ TEST_CASE("study trains both models and shows them on one page") {
   CHECK(run("study '" + recipe.file + "' --half-steps 1 --out " + (recipe / "other")).code == 2);
   CHECK(run("study '" + recipe.file + "' --half-steps 3 --out " + (recipe / "study")).code == 2);  // no run overwrites another
 }
+
+TEST_CASE("study checks everything before it trains, and continues where it was stopped") {
+  const TinyRecipe recipe;
+  const std::string study = "study '" + recipe.file + "' --half-steps 3 --set data.augment=false --out " + (recipe / "study");
+  for (const char* bad : {" --lr -1", " --lr 0", " --sinkhorn-lr nan", " --seeds 0", " --page page.txt", " --set model.heads=5"}) {
+    CAPTURE(bad);
+    const Result r = run(study + bad);
+    CHECK(r.code == 2);
+    CHECK(r.err.size() < 400);
+    CHECK_FALSE(fs::exists(recipe / "study"));
+  }
+  CHECK(run(study + " --page /nonexistent/page.html").code == 5);
+  REQUIRE(run(study).code == 0);
+  const std::string page = read(recipe / "study/study.html");
+  fs::remove_all(recipe / "study/patch0_l3_seed1");  // as if it had been stopped before its second model
+  CHECK(run(study + " --resume").code == 0);
+  CHECK(read(recipe / "study/study.html") == page);
+}
+
+TEST_CASE("what cannot be written or read is no success") {
+  const TinyRecipe recipe;
+  const auto to_full = [](const std::string& arguments) {
+    return std::system(("'" SINKGRAD_PROGRAM "' " + arguments + " >/dev/full 2>/dev/null").c_str());
+  };
+  CHECK(WEXITSTATUS(to_full("gradcheck --list")) == 5);
+  CHECK(WEXITSTATUS(to_full("gradcheck --op neg --json")) == 5);
+  write_file(recipe / "empty.json", "");
+  CHECK(run("gradcheck --replay " + (recipe / "empty.json")).code == 2);
+  CHECK(run("gradcheck --op neg --sample -1").code == 2);
+  CHECK(run("train " + recipe.file + " --seed -1 --out " + (recipe / "run")).code == 2);
+  // A run whose first checkpoint failed may start again.
+  fs::create_directories(recipe / "run");
+  write_file(recipe / "run/metrics.jsonl", "{\"schema\": 1, \"config\": {}}\n");
+  CHECK(run(recipe.train("run", "-q")).code == 0);
+}

@@ -198,9 +198,9 @@ TEST_CASE("unknown datasets and options are refused with the nearest name") {
   REQUIRE(dataset_names() == std::vector<std::string>{"mnist", "fashion-mnist", "shapes"});
   REQUIRE_THROWS_WITH(make_dataset("mnits", {}), Contains("unknown dataset 'mnits'; did you mean 'mnist'?"));
   REQUIRE_THROWS_WITH(make_dataset("shapes", {{"point", 3}}), Contains("no option 'point'; did you mean 'points'?"));
-  REQUIRE_THROWS_WITH(make_dataset("shapes", {{"points", 2.5}}), Contains("'points' must be like 256, got 2.5"));
+  REQUIRE_THROWS_WITH(make_dataset("shapes", {{"points", 2.5}}), Contains("'points' must be a non-negative integer, got 2.5"));
   REQUIRE_THROWS_WITH(make_dataset("shapes", {{"train", -1}}), Contains("'train'"));
-  REQUIRE_THROWS_WITH(make_dataset("shapes", {{"augment", 1}}), Contains("'augment' must be like false"));
+  REQUIRE_THROWS_WITH(make_dataset("shapes", {{"augment", 1}}), Contains("'augment' must be true or false"));
   REQUIRE_THROWS_WITH(make_dataset("shapes", {{"pose", "uprigth"}}), Contains("unknown pose 'uprigth'; did you mean 'upright'?"));
   REQUIRE_THROWS_WITH(make_dataset("shapes", json::array({1})), Contains("JSON object"));
   REQUIRE_THROWS_AS(make_dataset("shapes", {{"points", "many"}}), InputError);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <memory>
 
 #include "core/parallel.h"
@@ -9,6 +10,7 @@
 #include "nn/trainer.h"
 #include "tools/commands.h"
 #include "tools/experiment.h"
+#include "tools/option_checks.h"
 
 namespace sinkgrad {
 namespace {
@@ -34,6 +36,7 @@ void eval(const EvalCommand& command) {
   const Score score = evaluate(tape, *model, data, command.batch_size);
   fmt::print("{}: {} accuracy {:.2f}% ({} of {}), loss {:.4f}\n", command.checkpoint, command.split, 100 * score.accuracy(), score.correct,
              score.items, score.loss());
+  if (!std::isfinite(score.loss())) throw DivergedError(cat(command.checkpoint, ": the loss is not finite"));
 }
 
 }  // namespace
@@ -48,9 +51,9 @@ void add_eval(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option("--split", options->split, "test or train")->check(CLI::IsMember({"test", "train"}))->capture_default_str();
   command->add_option("--batch-size", options->batch_size, "items at a time; the accuracy does not depend on it")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_integer)
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(CLI::PositiveNumber);
+  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
   command->callback([options] { eval(*options); });
 }
 

@@ -15,6 +15,7 @@
 #include "core/file.h"
 #include "core/parallel.h"
 #include "tools/commands.h"
+#include "tools/option_checks.h"
 
 namespace sinkgrad {
 namespace {
@@ -105,8 +106,11 @@ bool replay(const GradcheckCommand& command) {
     else
       for (std::string line; std::getline(lines, line);)
         if (!line.empty()) cases.push_back(json::parse(line));
+    require<InputError>(!cases.empty(), command.replay, ": holds no report of `sinkgrad gradcheck --json`");
     bool passed = true;
     for (const json& c : cases) {
+      require<InputError>(c.at("sample").is_number_unsigned(), command.replay, ": a sample must be a non-negative integer, got ",
+                          c.at("sample").dump());
       const OpDef& op = find_op(c.at("op").get<std::string>());
       const GradcheckOptions options{.seed = c.at("seed").get<uint64_t>(), .tolerance = c.value("tolerance", 0.0)};
       const GradcheckReport r = gradcheck(op, c.at("sample").get<size_t>(), options);
@@ -153,8 +157,8 @@ void add_gradcheck(CLI::App& app) {
   command->footer("Example: sinkgrad gradcheck --op softmax --sample 2 --json > report.json && sinkgrad gradcheck --replay report.json");
   CLI::Option* op = command->add_option("--op", options->ops, "the ops to check, with a full report [all, one line each]");
   command->add_flag("--all", options->all, "every op, one line each (what happens without --op)")->excludes(op);
-  command->add_option("--sample", options->sample, "one sample of the op [all]")->needs(op);
-  command->add_option("--seed", options->seed, "of inputs and cotangents")->capture_default_str();
+  command->add_option("--sample", options->sample, "one sample of the op [all]")->check(natural_number)->needs(op);
+  command->add_option("--seed", options->seed, "of inputs and cotangents")->check(natural_number)->capture_default_str();
   command->add_flag("--json", options->as_json, "one JSON object per check, one per line");
   CLI::Option* mutants = command->add_flag("--self-test", options->self_test, "put known errors into each backward: the check must catch every one");
   command->add_flag("--list", options->list, "list the ops and how many samples they have")->excludes(mutants);

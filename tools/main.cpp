@@ -3,9 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <new>
+#include <system_error>
 
 #include "core/check.h"
 #include "core/names.h"
@@ -24,7 +29,7 @@ int exit_code(const std::exception& error) {
   if (is(static_cast<const DivergedError*>(nullptr))) return 1;
   if (is(static_cast<const DeviceError*>(nullptr))) return 3;
   if (is(static_cast<const OutOfMemoryError*>(nullptr)) || is(static_cast<const std::bad_alloc*>(nullptr))) return 4;
-  if (is(static_cast<const IoError*>(nullptr))) return 5;
+  if (is(static_cast<const IoError*>(nullptr)) || is(static_cast<const std::system_error*>(nullptr))) return 5;
   return is(static_cast<const Error*>(nullptr)) ? 2 : 1;
 }
 
@@ -50,6 +55,11 @@ void limit_spinning(char** argv) {
   execv("/proc/self/exe", argv);  // where this fails the program just runs as it is
 }
 
+/// A result that could not be written must not look like success.
+void flush_results() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw IoError(cat("stdout: writing failed: ", std::strerror(errno)));
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Trains, evaluates and checks Sinkformers: transformers whose attention is normalised by Sinkhorn's algorithm.", "sinkgrad");
   app.set_version_flag("--version", "sinkgrad " SINKGRAD_VERSION);
@@ -66,6 +76,7 @@ int run(int argc, char** argv) {
   add_plot(app);
   try {
     app.parse(argc, argv);
+    flush_results();
     return 0;
   } catch (const CLI::RuntimeError& error) {  // a subcommand's own exit code
     return error.get_exit_code();
@@ -82,5 +93,6 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   sinkgrad::limit_spinning(argv);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error that names the file
   return sinkgrad::run(argc, argv);
 }

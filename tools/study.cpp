@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "core/file.h"
 #include "core/parallel.h"
@@ -13,6 +14,7 @@
 #include "nn/trainer.h"
 #include "tools/commands.h"
 #include "tools/experiment.h"
+#include "tools/option_checks.h"
 #include "tools/train.h"
 #include "tools/ui/html.h"
 #include "tools/ui/metrics.h"
@@ -28,14 +30,15 @@ struct StudyCommand {
   std::vector<std::string> settings;
   std::vector<int64_t> patches;
   int64_t half_steps = 5, seeds = 1;
-  double lr = 0, sinkhorn_lr = 0;
+  std::optional<double> lr, sinkhorn_lr;
   int threads = 0;
+  bool resume = false;
 };
 
 /// One column of the table: a patch size (0: the recipe's own model) with softmax or Sinkhorn.
 struct Cell {
   int64_t patch, half_steps;
-  double lr;  // 0: the recipe's
+  std::optional<double> lr;  // absent: the recipe's
   std::vector<fs::path> runs = {};
   std::vector<double> accuracy = {};  // of every seed, after the last epoch
   std::string name() const {
@@ -50,20 +53,39 @@ double median(std::vector<double> v) {
   return v.size() % 2 ? v[half] : (v[half - 1] + v[half]) / 2;
 }
 
+/// What the cell changes in the recipe.
+std::vector<std::string> settings_of(const StudyCommand& command, const Cell& cell) {
+  std::vector<std::string> settings = command.settings;
+  settings.push_back(fmt::format("model.iterations={}", cell.half_steps));
+  if (cell.patch) settings.push_back(fmt::format("model.patch={}", cell.patch));
+  if (cell.lr) settings.push_back(fmt::format("optimizer.lr={}", *cell.lr));
+  return settings;
+}
+
 void train_cell(const StudyCommand& command, Cell& cell) {
   for (int64_t seed = 1; seed <= command.seeds; ++seed) {
-    TrainCommand run{.recipe = command.recipe, .settings = command.settings, .seed = static_cast<uint64_t>(seed), .threads = command.threads};
-    run.settings.push_back(fmt::format("model.iterations={}", cell.half_steps));
-    if (cell.patch) run.settings.push_back(fmt::format("model.patch={}", cell.patch));
-    if (cell.lr > 0) run.settings.push_back(fmt::format("optimizer.lr={}", cell.lr));
+    TrainCommand run{
+        .recipe = command.recipe, .settings = settings_of(command, cell), .seed = static_cast<uint64_t>(seed), .threads = command.threads};
     const fs::path folder = fs::path(command.out) / fmt::format("patch{}_l{}_seed{}", cell.patch, cell.half_steps, seed);
     run.out = folder.string();
+    run.resume = command.resume && fs::exists(folder / "last.safetensors");
     train(run);
     cell.runs.push_back(folder);
     const auto rows = read_metrics(folder / "metrics.jsonl").rows;
     const auto last = std::find_if(rows.rbegin(), rows.rend(), [](const MetricsRow& r) { return r.split == "test"; });
     require<InputError>(last != rows.rend(), folder.string(), ": the run has no evaluation; it needs at least one whole epoch");
     cell.accuracy.push_back(last->value("acc"));
+  }
+}
+
+/// Every model must exist before the first one is trained.
+void check_cells(const StudyCommand& command, const std::vector<Cell>& cells) {
+  std::optional<DataSplits> data;
+  for (const Cell& cell : cells) {
+    Recipe recipe = load_recipe(command.recipe, settings_of(command, cell));
+    complete(recipe);
+    if (!data) data = open_data(recipe.data);
+    make_model(recipe.model, data->train->item_shape(), data->train->classes());
   }
 }
 
@@ -167,12 +189,16 @@ std::string percent(const std::vector<double>& accuracy) {
 
 void study(const StudyCommand& command) {
   require<InputError>(command.half_steps > 1, "study: --half-steps is the Sinkformer's count and must exceed 1, got ", command.half_steps);
+  const fs::path path = command.page.empty() ? fs::path(command.out) / "study.html" : fs::path(command.page);
+  require<InputError>(path.extension() == ".html", "study: the page must end in .html, got ", path.string());
+  require<IoError>(command.page.empty() || path.parent_path().empty() || fs::is_directory(path.parent_path()), path.string(),
+                   ": its folder does not exist");
   std::vector<Cell> cells;
   for (int64_t patch : command.patches.empty() ? std::vector<int64_t>{0} : command.patches)
-    for (int64_t half_steps : {int64_t{1}, command.half_steps}) {
+    for (int64_t half_steps : {int64_t{1}, command.half_steps})
       cells.push_back({patch, half_steps, half_steps == 1 ? command.lr : command.sinkhorn_lr});
-      train_cell(command, cells.back());
-    }
+  check_cells(command, cells);
+  for (Cell& cell : cells) train_cell(command, cell);
 
   const Recipe recipe = load_recipe(command.recipe, command.settings);
   std::vector<std::vector<std::string>> rows;
@@ -199,7 +225,6 @@ void study(const StudyCommand& command) {
   page.section("Learning curves").figure({line_chart(chart)});
   page.section("Attention before and after Sinkhorn");
   for (size_t k = 1; k < cells.size(); k += 2) show_attention(page, cells[k]);
-  const fs::path path = command.page.empty() ? fs::path(command.out) / "study.html" : fs::path(command.page);
   write_file(path, page.str());
   fmt::print("\nThe page is {}\n", path.string());
 }
@@ -211,17 +236,18 @@ void add_study(CLI::App& app) {
   CLI::App* command = app.add_subcommand("study", "Train Transformer and Sinkformer side by side and show table, curves and attention");
   command->footer("Example: sinkgrad study mnist_patch_small --patches 14 7 --half-steps 5 --sinkhorn-lr 0.002 --out runs/study");
   command->add_option("recipe", options->recipe, "the recipe that all runs share")->required();
-  command->add_option("--patches", options->patches, "patch sizes, for image models [the recipe's]")->check(CLI::PositiveNumber);
+  command->add_option("--patches", options->patches, "patch sizes, for image models [the recipe's]")->check(positive_integer);
   command->add_option("--half-steps", options->half_steps, "of the Sinkformer; the Transformer has one")->capture_default_str();
-  command->add_option("--seeds", options->seeds, "runs of every model, with seeds 1, 2, ...")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--lr", options->lr, "learning rate of the Transformer [the recipe's]");
-  command->add_option("--sinkhorn-lr", options->sinkhorn_lr, "learning rate of the Sinkformer [the recipe's]");
+  command->add_option("--seeds", options->seeds, "runs of every model, with seeds 1, 2, ...")->check(positive_integer)->capture_default_str();
+  command->add_option("--lr", options->lr, "learning rate of the Transformer [the recipe's]")->check(positive_number);
+  command->add_option("--sinkhorn-lr", options->sinkhorn_lr, "learning rate of the Sinkformer [the recipe's]")->check(positive_number);
   command->add_option("--set", options->settings, "KEY=VALUE, changes one setting of the recipe; repeatable")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   command->add_option("-o,--out", options->out, "the folder of the runs")->required();
+  command->add_flag("--resume", options->resume, "continue a study that was stopped, from the runs in that folder");
   command->add_option("--page", options->page, "the HTML page [study.html in the folder of the runs]");
-  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(CLI::PositiveNumber);
+  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
   command->callback([options] { study(*options); });
 }
 

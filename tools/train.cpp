@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "nn/trainer.h"
 #include "tools/commands.h"
 #include "tools/experiment.h"
+#include "tools/option_checks.h"
 #include "tools/ui/metrics.h"
 #include "tools/ui/progress.h"
 
@@ -102,6 +104,8 @@ class Run {
     progress_.note("train  " + data_.train->description());
     progress_.note("test   " + data_.test->description());
     progress_.note(fmt::format("model  {}, {} parameters", recipe.model.at("name").get<std::string>(), model_->parameter_count()));
+    if (recipe.model.value("iterations", 1) % 2 == 0)
+      progress_.note("note   an even number of half-steps ends on columns: rows of the attention do not sum to exactly 1");
     command.resume ? resume() : start();
     report_every_ = command.log_every > 0 ? command.log_every : std::max<int64_t>(1, trainer_.batches_per_epoch() / 20);
   }
@@ -128,6 +132,9 @@ class Run {
   void save(const std::string& which) const { trainer_.save(file(which), config_); }
 
   void start() {
+    // A run that failed to write its first checkpoint has measured nothing: it may start again.
+    if (const fs::path log = folder_ / "metrics.jsonl"; fs::exists(log) && !fs::exists(file("last")) && read_metrics(log).rows.empty())
+      fs::remove(log);
     std::error_code error;
     fs::create_directories(folder_, error);
     require<IoError>(!error, folder_.string(), ": creating the folder failed: ", error.message());
@@ -208,6 +215,7 @@ class Run {
     const std::string best = state.best_epoch == 0 ? "" : fmt::format(" (best {:.2f}% after epoch {})", 100 * state.best_accuracy, state.best_epoch);
     fmt::print("{}: test accuracy {:.2f}%{}, test loss {:.4f}, {} updates, {:.1f} s\n", name_, 100 * test_->accuracy(), best, test_->loss(),
                state.step, seconds_since(started_at_));
+    if (!std::isfinite(test_->loss())) throw DivergedError(cat(folder_.string(), ": the test loss is not finite"));
   }
 
   const TrainCommand& command_;
@@ -252,11 +260,10 @@ void add_train(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option("-o,--out", options->out, "the folder of the run [runs/NAME]");
   command->add_flag("--resume", options->resume, "continue the run in that folder, to the bit");
-  command->add_option("--seed", options->seed, "of initial weights, data order and dropout [the recipe's]");
-  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(CLI::PositiveNumber);
-  command->add_option("--max-steps", options->max_steps, "stop after so many updates in all [as many as the epochs have]")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--log-every", options->log_every, "updates per line of metrics.jsonl [a twentieth of an epoch]")->check(CLI::PositiveNumber);
+  command->add_option("--seed", options->seed, "of initial weights, data order and dropout [the recipe's]")->check(natural_number);
+  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
+  command->add_option("--max-steps", options->max_steps, "stop after so many updates in all [as many as the epochs have]")->check(positive_integer);
+  command->add_option("--log-every", options->log_every, "updates per line of metrics.jsonl [a twentieth of an epoch]")->check(positive_integer);
   command->add_option("--progress", options->progress, "auto, bar, plain or never")
       ->check(CLI::IsMember({"auto", "bar", "plain", "never"}))
       ->capture_default_str();
