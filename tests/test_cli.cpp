@@ -293,6 +293,14 @@ TEST_CASE("study checks everything before it trains, and continues where it was 
   CHECK(read(recipe / "study/study.html") == page);
 }
 
+TEST_CASE("errors in the model or data of a recipe name the recipe") {
+  const TinyRecipe recipe;
+  CHECK_THAT(run("train " + recipe.file + " --set model.iteration=3").err, Contains("tiny") && Contains("'iterations'"));
+  CHECK_THAT(run("train " + recipe.file + " --set model.heads=3 --out " + (recipe / "run")).err,
+             Contains("tiny") && Contains("heads that divide dim"));
+  CHECK_THAT(run("train " + recipe.file + " --set data.point=3").err, Contains("tiny") && Contains("'points'"));
+}
+
 TEST_CASE("what cannot be written or read is no success") {
   const TinyRecipe recipe;
   const auto to_full = [](const std::string& arguments) {

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "core/parallel.h"
-#include "models/registry.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
 #include "tools/experiment.h"
@@ -27,9 +26,9 @@ void eval(const EvalCommand& command) {
   Recipe recipe = recipe_of(checkpoint);
   for (const std::string& setting : command.data) recipe.set("data." + setting);
   if (command.threads > 0) set_threads(command.threads);
-  const DataSplits splits = open_data(recipe.data);
+  const DataSplits splits = open_data(recipe);
   const Dataset& data = command.split == "test" ? *splits.test : *splits.train;
-  const auto model = make_model(recipe.model, data.item_shape(), data.classes());
+  const auto model = open_model(recipe, data.item_shape(), data.classes());
   const ParameterPack pack(*model, DType::f32, 0);
   checkpoint.restore(pack);
   Tape tape;

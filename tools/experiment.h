@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "datasets/registry.h"
+#include "models/registry.h"
 #include "nn/checkpoint.h"
 #include "tools/ui/recipe.h"
 
@@ -11,8 +12,11 @@ namespace sinkgrad {
 /// Fills in the defaults of model and data, so that the recipe says all that the run depends on. InputError for unknown names and options.
 void complete(Recipe& recipe);
 
-/// The data sets of a section {"name": ..., options}.
-DataSplits open_data(const nlohmann::json& section);
+/// The model of a recipe for items of one shape; an InputError names the recipe.
+std::unique_ptr<Classifier> open_model(const Recipe& recipe, const Shape& item, int64_t classes);
+
+/// The data sets of a recipe; an InputError names the recipe.
+DataSplits open_data(const Recipe& recipe);
 
 /// The recipe that a checkpoint was made with, as far as model and data go.
 Recipe recipe_of(const Checkpoint& checkpoint);

@@ -67,12 +67,12 @@ void describe(const Recipe& recipe, bool with_training) {
   std::optional<DataSplits> data;
   std::string missing;
   try {
-    data = open_data(recipe.data);
+    data = open_data(recipe);
   } catch (const IoError& error) {  // a summary needs no data
     missing = error.what();
   }
   const ItemSpec item = data ? ItemSpec{data->train->item_shape(), data->train->classes()} : ItemSpec{};
-  print_model(recipe, *make_model(recipe.model, item.shape, item.classes));
+  print_model(recipe, *open_model(recipe, item.shape, item.classes));
   if (data)
     print_data(*data);
   else

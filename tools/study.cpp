@@ -10,7 +10,6 @@
 
 #include "core/file.h"
 #include "core/parallel.h"
-#include "models/registry.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
 #include "tools/experiment.h"
@@ -84,8 +83,8 @@ void check_cells(const StudyCommand& command, const std::vector<Cell>& cells) {
   for (const Cell& cell : cells) {
     Recipe recipe = load_recipe(command.recipe, settings_of(command, cell));
     complete(recipe);
-    if (!data) data = open_data(recipe.data);
-    make_model(recipe.model, data->train->item_shape(), data->train->classes());
+    if (!data) data = open_data(recipe);
+    open_model(recipe, data->train->item_shape(), data->train->classes());
   }
 }
 
@@ -144,9 +143,9 @@ std::string plan_chart(AttentionHeads& attention, int half_steps, Tape& tape, Cl
 void show_attention(HtmlPage& page, const Cell& cell) {
   const Checkpoint checkpoint = read_checkpoint(cell.runs.front() / "last.safetensors");
   const Recipe recipe = recipe_of(checkpoint);
-  const DataSplits data = open_data(recipe.data);
+  const DataSplits data = open_data(recipe);
   const Shape item = data.test->item_shape();
-  const auto model = make_model(recipe.model, item, data.test->classes());
+  const auto model = open_model(recipe, item, data.test->classes());
   const ParameterPack pack(*model, DType::f32, 0);
   checkpoint.restore(pack);
   Shape one{1};

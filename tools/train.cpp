@@ -14,7 +14,6 @@
 
 #include "core/file.h"
 #include "core/parallel.h"
-#include "models/registry.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
 #include "tools/experiment.h"
@@ -97,8 +96,8 @@ class Run {
         epochs_(recipe.epochs),
         checkpoint_every_(recipe.checkpoint_every),
         folder_(command.out.empty() ? fs::path("runs") / recipe.name : fs::path(command.out)),
-        data_(open_data(recipe.data)),
-        model_(make_model(recipe.model, data_.train->item_shape(), data_.train->classes())),
+        data_(open_data(recipe)),
+        model_(open_model(recipe, data_.train->item_shape(), data_.train->classes())),
         trainer_(*model_, *data_.train, trainer_options(recipe)),
         progress_({.mode = parse_progress_mode(command.progress), .quiet = command.quiet}) {
     progress_.note("train  " + data_.train->description());
