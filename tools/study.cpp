@@ -158,18 +158,18 @@ void show_attention(HtmlPage& page, const Cell& cell) {
   tape.set_training(false);
   tape.set_recording(false);
 
-  std::vector<std::string> charts;
   if (item.rank() == 3) {
     std::vector<double> pixels = to_doubles(input.view());
     pixels.resize(static_cast<size_t>(item[1] * item[2]));
-    charts.push_back(heat_map({.title = fmt::format("Test image 0: {}", data.test->class_names()[static_cast<size_t>(label)]),
-                               .description = "the normalised pixels of the image",
-                               .rows = static_cast<size_t>(item[1]),
-                               .columns = static_cast<size_t>(item[2]),
-                               .values = pixels,
-                               .size = 220}));
+    page.figure({heat_map({.title = fmt::format("Test image 0: {}", data.test->class_names()[static_cast<size_t>(label)]),
+                           .description = "the normalised pixels of the image",
+                           .rows = static_cast<size_t>(item[1]),
+                           .columns = static_cast<size_t>(item[2]),
+                           .values = pixels,
+                           .size = 270})});
   }
   AttentionHeads& attention = *model->attentions().front();
+  std::vector<std::string> charts;
   for (int half_steps : {1, static_cast<int>(cell.half_steps)}) charts.push_back(plan_chart(attention, half_steps, tape, *model, input));
   page.figure(
       charts,
