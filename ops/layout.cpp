@@ -1,6 +1,7 @@
 // Ops that move elements: transpose, concat, slice, pad, gather_rows, repeat. Reshape is free and belongs to the tape.
 #include <numeric>
 
+#include "ops/indices.h"
 #include "ops/ops.h"
 #include "ops/shape_rules.h"
 
@@ -219,13 +220,7 @@ Var pad(Var x, int axis, int64_t before, int64_t after, double value) {
 }
 
 Var gather_rows(Var x, Var rows) {
-  // Where the host cannot read the indices, the kernels of the device check them.
-  if (x.tape->device().kind() == DeviceKind::cpu && x.shape().rank() > 0 && x.tape->value(rows).dtype == DType::i32) {
-    const auto indices = rows.span<int32_t>();
-    for (size_t k = 0; k < indices.size(); ++k)
-      require(indices[k] >= 0 && indices[k] < x.shape()[0], "gather_rows: index ", indices[k], " at position ", k, " must lie in 0..",
-              x.shape()[0] - 1, ", got ", x.shape(), " and ", rows.shape());
-  }
+  if (x.shape().rank() > 0) require_indices("gather_rows", "index", rows, x.shape()[0], {}, "the rows of ", x.shape());
   return x.tape->apply(gather_rows_op, {x, rows});
 }
 
