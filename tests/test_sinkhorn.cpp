@@ -120,6 +120,13 @@ TEST_CASE("fault 9: rectangles have row sums 1 and column sums n/m") {
     for (double r : row_sums(p, n, m)) CHECK(std::abs(r - 1) < 1e-14);
     for (double c : column_sums(p, n, m)) CHECK(std::abs(c - double(n) / double(m)) < 1e-6);
   }
+  for (auto [n, m] : {std::pair<int64_t, int64_t>{3, 7}, {7, 3}}) {
+    // The column target is n/m: exact after a column step, and what the marginal error and the tolerance are measured against.
+    for (double c : column_sums(run({n, m}, randn(21, 3), {.iterations = 2}).plan, n, m)) CHECK(std::abs(c - double(n) / double(m)) < 1e-14);
+    const auto stopped = run({n, m}, randn(21, 3), {.iterations = 99, .tolerance = 1e-4});
+    CHECK(stopped.report.most_half_steps < 99);
+    CHECK(stopped.report.marginal_error <= 1e-4);
+  }
   // One row: after a column step every weight is 1/m, whatever the scores.
   const auto single = run({1, 9}, randn(9, 4), {.iterations = 3});
   for (double p : single.plan) CHECK(std::abs(p - 1.0 / 9) < 1e-15);
