@@ -24,6 +24,17 @@ constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, int64_t>) return DType::i64;
 }
 
+/// How matrix products read their f32 operands; sums are f32 always and memory stays f32.
+enum class Precision : uint8_t {
+  full,  ///< as they are
+  tf32,  ///< rounded to 10 bits of mantissa (CUDA only)
+  bf16,  ///< rounded to 7 bits of mantissa
+};
+constexpr const char* name_of(Precision p) {
+  constexpr const char* names[] = {"f32", "tf32", "bf16"};
+  return names[static_cast<int>(p)];
+}
+
 /// Calls f.operator()<float>() or f.operator()<double>().
 template <class F>
 decltype(auto) dispatch(DType t, F&& f) {

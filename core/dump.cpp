@@ -14,10 +14,11 @@ std::string attributes(const Tape& tape, const Record& r) {
   return s;
 }
 
-std::string values(const View& v, const DumpOptions& options) {
+std::string values(const Tape& tape, uint32_t id, const DumpOptions& options) {
+  const View& v = tape.value(id);
   if (v.shape.count() > options.max_values) return {};
   std::string s = "[";
-  for (double x : to_doubles(v)) s += fmt::format("{}{:.4g}", s.size() > 1 ? " " : "", x);
+  for (double x : to_doubles(v, tape.device())) s += fmt::format("{}{:.4g}", s.size() > 1 ? " " : "", x);
   return s + "]";
 }
 
@@ -55,7 +56,7 @@ void dump_table(std::ostream& out, const Tape& tape, const DumpOptions& options)
   each_leaf(tape, [&](uint32_t id) {
     const View& v = tape.value(id);
     out << fmt::format("{:<10} {} {} {} bytes {}\n", tape.requires_grad(id) ? "parameter" : "constant", value_name(tape, id), name_of(v.dtype),
-                       v.bytes(), values(v, options));
+                       v.bytes(), values(tape, id, options));
   });
   out << fmt::format("{:>7}  {:<20} {:<18} {:<40} {:>10}  {}\n", "record", "op", "output", "inputs", "bytes", "attributes");
   size_t number = 0;
@@ -63,7 +64,7 @@ void dump_table(std::ostream& out, const Tape& tape, const DumpOptions& options)
     std::string inputs;
     for (uint32_t id : tape.inputs(r)) inputs += id == Tape::kAbsent ? "- " : value_name(tape, id) + " ";
     out << fmt::format("{:>7}  {:<20} {:<18} {:<40} {:>10}  {} {}\n", number++, r.op->name, value_name(tape, r.output), inputs, bytes(tape, r),
-                       attributes(tape, r), values(tape.value(r.output), options));
+                       attributes(tape, r), values(tape, r.output, options));
   }
 }
 
@@ -71,12 +72,12 @@ void dump_dot(std::ostream& out, const Tape& tape, const DumpOptions& options) {
   out << "digraph tape {\n  node [fontname=\"sans-serif\", shape=box];\n";
   each_leaf(tape, [&](uint32_t id) {
     out << fmt::format("  v{} [shape=ellipse{}, label=\"{}\\n{}\"];\n", id, tape.requires_grad(id) ? ", style=filled, fillcolor=lightblue" : "",
-                       value_name(tape, id), values(tape.value(id), options));
+                       value_name(tape, id), values(tape, id, options));
   });
   size_t number = 0;
   for (const Record& r : tape.records()) {
     out << fmt::format("  v{} [label=\"{}: {}\\n{}\\n{} {}\"];\n", r.output, number++, quoted(r.op->name), quoted(attributes(tape, r)),
-                       tape.value(r.output).shape.str(), values(tape.value(r.output), options));
+                       tape.value(r.output).shape.str(), values(tape, r.output, options));
     for (uint32_t id : tape.inputs(r))
       if (id != Tape::kAbsent) out << fmt::format("  v{} -> v{} [label=\"{}\"];\n", tape.source(id), r.output, tape.value(id).shape.str());
   }

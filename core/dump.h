@@ -10,7 +10,7 @@
 namespace sinkgrad {
 
 struct DumpOptions {
-  int64_t max_values = 0;  ///< outputs of at most this many elements are shown with their values (CPU only)
+  int64_t max_values = 0;  ///< outputs of at most this many elements are shown with their values
 };
 
 /// One line per leaf and per record: number, op, inputs and output as `v<id><shape>`, bytes of output and saved buffers, attributes.

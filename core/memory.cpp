@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
 #include "core/check.h"
+#include "core/parallel.h"
 
 namespace sinkgrad {
 namespace {
@@ -26,6 +28,9 @@ class CpuBackend final : public Backend {
   void fill(void* memory, int byte, size_t bytes) override { std::memset(memory, byte, bytes); }
   void copy_in(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
   void copy_out(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
+  void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void synchronize() override {}
+  std::vector<std::pair<std::string, std::string>> properties() override { return {{"threads", std::to_string(threads())}}; }
 };
 
 constexpr size_t kSmallestBlock = size_t{1} << 20;
@@ -35,12 +40,18 @@ constexpr size_t kSmallestBlock = size_t{1} << 20;
 MemoryStats memory_stats() { return {g_system_allocations, g_reserved_bytes}; }
 void set_memory_poison(bool on) { g_poison = on; }
 
+double Backend::seconds(const std::function<void()>& work) {
+  synchronize();
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  synchronize();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 Device Device::cpu() {
   static CpuBackend backend;
   return {DeviceKind::cpu, backend};
 }
-
-Device Device::cuda(int) { throw DeviceError("cuda: this sinkgrad was built without CUDA"); }
 
 void* Arena::allocate(size_t bytes) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;

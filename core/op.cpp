@@ -15,6 +15,7 @@ struct Registry {
   std::deque<OpDef> ops;
   std::vector<const OpDef*> by_name;
   std::string first_error;
+  std::vector<std::pair<std::string, OpDef::Kernels>> cuda;  ///< kernels whose op has not been registered yet
 };
 
 Registry& registry() {
@@ -51,6 +52,12 @@ const OpDef& register_op(const OpDef& op) {
   Registry& r = registry();
   if (std::string error = violation(op); !error.empty() && r.first_error.empty()) r.first_error = error;
   r.ops.push_back(op);
+  for (auto i = r.cuda.begin(); op.name && i != r.cuda.end(); ++i)
+    if (i->first == op.name) {
+      r.ops.back().cuda = i->second;
+      r.cuda.erase(i);
+      break;
+    }
   if (op.name && r.first_error.empty()) {
     auto at = std::lower_bound(r.by_name.begin(), r.by_name.end(), op.name,
                                [](const OpDef* a, const char* name) { return std::strcmp(a->name, name) < 0; });
@@ -59,8 +66,21 @@ const OpDef& register_op(const OpDef& op) {
   return r.ops.back();
 }
 
+bool register_cuda_kernels(const char* name, const OpDef::Kernels& kernels) {
+  Registry& r = registry();
+  for (OpDef& op : r.ops)
+    if (op.name && !std::strcmp(op.name, name)) {
+      if (op.cuda.forward && r.first_error.empty()) r.first_error = cat(name, ": CUDA kernels were registered twice");
+      op.cuda = kernels;
+      return true;
+    }
+  r.cuda.emplace_back(name, kernels);
+  return true;
+}
+
 const std::vector<const OpDef*>& registered_ops() {
   require(registry().first_error.empty(), registry().first_error);
+  require(registry().cuda.empty(), "register_cuda_kernels: no op is called '", registry().cuda.empty() ? "" : registry().cuda[0].first, "'");
   return registry().by_name;
 }
 

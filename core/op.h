@@ -46,9 +46,9 @@ class Attrs {
   size_t size_ = 0;
 };
 
-/// What an op makes of its inputs: the output's shape and up to four buffers kept for the backward pass.
+/// What an op makes of its inputs: the output's shape and up to five buffers kept for the backward pass.
 struct Signature {
-  static constexpr size_t kMaxSaved = 4;
+  static constexpr size_t kMaxSaved = 5;
   Signature(const Shape& out, std::initializer_list<Shape> kept = {}) : output(out) {
     require(kept.size() <= kMaxSaved, "signature: at most ", kMaxSaved, " saved buffers are supported, got ", kept.size());
     for (const Shape& s : kept) saved[saved_count++] = s;
@@ -76,6 +76,7 @@ struct Forward {
   std::span<const View> saved;
   const Attrs& attrs;
   const RandomState& random;
+  Precision precision = Precision::full;  ///< of the operands of matrix products
   DType dtype() const { return out.dtype; }
 };
 
@@ -87,6 +88,7 @@ struct Backward {
   std::span<const Grad> in_grad;
   const Attrs& attrs;
   const RandomState& random;
+  Precision precision = Precision::full;
   DType dtype() const { return out.dtype; }
 };
 
@@ -136,6 +138,9 @@ const std::vector<const OpDef*>& registered_ops();
 const OpDef& find_op(const std::string& name);
 /// Called by the definition of a global `const OpDef& x = register_op({...})`. Never throws: see registered_ops().
 const OpDef& register_op(const OpDef& op);
+/// Called by the definition of a global in cuda/<family>.cu: fills the CUDA column of the op called `op`, whichever file is
+/// initialised first. Never throws: see registered_ops(). The value means nothing, it makes a call into a global's initialiser.
+bool register_cuda_kernels(const char* op, const OpDef::Kernels& kernels);
 
 /// Stores or accumulates, as the gradient asks.
 template <class T>

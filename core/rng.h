@@ -46,6 +46,8 @@ constexpr uint64_t philox_key(uint64_t seed, uint64_t stream) {
 /// What keys the random ops of a tape.
 struct RandomState {
   uint64_t seed = 0, step = 0;
+  /// Where the kernels of a GPU find the step in its memory; null: they use `step`. So a recorded step (core/replay.h) draws anew each time.
+  const uint64_t* step_on_device = nullptr;
 };
 
 /// A sequence of numbers from one named stream. The position is the whole state.

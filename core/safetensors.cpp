@@ -142,7 +142,8 @@ SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& pat
   require<InputError>(bytes.size() >= 8, path, ": file has ", bytes.size(), " bytes, a safetensors file begins with 8 bytes of header length");
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes.data(), 8);
-  require<InputError>(header_bytes <= header_limit, path, ": is no safetensors file: a header has at most ", header_limit, " bytes, the first 8 bytes say ", header_bytes);
+  require<InputError>(header_bytes <= header_limit, path, ": is no safetensors file: a header has at most ", header_limit,
+                      " bytes, the first 8 bytes say ", header_bytes);
   require<InputError>(header_bytes <= bytes.size() - 8, path, ": file has ", bytes.size(), " bytes, the header alone ends at ", 8 + header_bytes);
   const std::string_view text = bytes.substr(8, header_bytes), data = bytes.substr(8 + header_bytes);
   require<InputError>(text.starts_with('{') && text[text.find_last_not_of(' ')] == '}', path,

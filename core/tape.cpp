@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 namespace sinkgrad {
 
@@ -20,6 +19,8 @@ uint32_t Tape::index(Var v, const char* what) const {
 }
 
 Var Tape::push(const Value& v) {
+  // The shapes of results follow from those of leaves.
+  for (int i = 0; i < v.view.shape.rank(); ++i) note(static_cast<uint64_t>(v.view.shape[i]) + 1);
   values_.push_back(v);
   return {this, static_cast<uint32_t>(values_.size() - 1), step_};
 }
@@ -41,11 +42,37 @@ const OpDef::Kernels& Tape::kernels(const OpDef& op) const {
   return k;
 }
 
+void Tape::set_precision(Precision p) {
+  require(p == Precision::full || dtype_ == DType::f32, "tape: ", name_of(p), " products need an f32 tape, got ", name_of(dtype_));
+  require(p == Precision::full || device_.kind() == DeviceKind::cuda, "tape: ", name_of(p), " products need a CUDA device, got ",
+          device_.backend().name());
+  precision_ = p;
+}
+
 Var Tape::leaf(const View& value) {
   require<ShapeError>(!is_float(value.dtype) || value.dtype == dtype_, "leaf: the tape computes in ", name_of(dtype_), ", got ", name_of(value.dtype),
                       " of shape ", value.shape);
   return push({.view = value});
 }
+
+View Tape::here(const Tensor& t) {
+  if (!t || t.device() == device_) return t.view();
+  require(t.device().kind() == DeviceKind::cpu, "leaf: the tensor ", t.shape(), " lies on ", t.device().backend().name(), ", the tape on ",
+          device_.backend().name());
+  View copy{arena_.allocate(t.view().bytes()), t.shape(), t.dtype()};
+  device_.backend().copy_in(copy.data, t.view().data, copy.bytes());
+  return copy;
+}
+
+Var Tape::leaf(const Tensor& value) { return leaf(here(value)); }
+
+Var Tape::leaf(const Tensor& value, const Tensor& gradient) {
+  require(value.device() == device_ && gradient.device() == device_, "leaf: a variable and its gradient must lie on ", device_.backend().name(),
+          ", got ", value.device().backend().name(), " and ", gradient.device().backend().name());
+  return leaf(value.view(), gradient.view());
+}
+
+Var Tape::variable(const Tensor& value) { return variable(here(value)); }
 
 Var Tape::leaf(const View& value, const View& gradient) {
   Var v = leaf(value);
@@ -96,7 +123,7 @@ Var Tape::apply(const OpDef& op, std::span<const Var> in, const Attrs& attrs) {
   // A refused op has thrown by now and left the tape as it was.
   const auto first_input = static_cast<uint32_t>(input_ids_.size()), first_saved = static_cast<uint32_t>(saved_.size()),
              first_attr = static_cast<uint32_t>(attrs_.size()), output = static_cast<uint32_t>(values_.size());
-  note(reinterpret_cast<uintptr_t>(&op));
+  note(reinterpret_cast<uintptr_t>(&op) + static_cast<uint64_t>(precision_));
   for (size_t i = 0; i < views.size(); ++i) input_ids_.push_back(i < in.size() && in[i] ? in[i].id : kAbsent);
   for (const Attr& a : attrs.items()) {
     attrs_.push_back(a);
@@ -115,7 +142,7 @@ Var Tape::apply(const OpDef& op, std::span<const Var> in, const Attrs& attrs) {
   out.made_by_op = true;
   for (const View& v : views) note(reinterpret_cast<uintptr_t>(v.data));
 
-  k.forward({views, out.view, {saved_.data() + first_saved, sig.saved_count}, attrs, random_});
+  k.forward({views, out.view, {saved_.data() + first_saved, sig.saved_count}, attrs, random_, precision_});
   Record& r = records_.emplace_back();
   r.op = &op;
   r.output = output;
@@ -149,7 +176,7 @@ void Tape::backward(Var out, const View& cotangent, BackwardOptions options) {
   top.grad = gradients_.take(v.bytes());
   top.owns_grad = true;
   if (cotangent) {
-    std::memcpy(top.grad, cotangent.data, v.bytes());
+    device_.backend().copy(top.grad, cotangent.data, v.bytes());
   } else {
     const double one = 1;
     const float one_f = 1;
@@ -191,7 +218,7 @@ void Tape::run_backward(const Record& r) {
   out_grad_.dtype = dtype_;
   note(reinterpret_cast<uintptr_t>(out.grad));
   const std::span<const Grad> in_grad(in_grads_.data(), ids.size());
-  kernels(*r.op).backward({views, out.view, saved(r), out_grad_, in_grad, attrs(r), random_});
+  kernels(*r.op).backward({views, out.view, saved(r), out_grad_, in_grad, attrs(r), random_, precision_});
   if (observer_) observer_->after_backward(*this, r, in_grad);
   if (!out.keep_grad) release_grad(out);
 }

@@ -22,7 +22,8 @@ struct Var {
   uint32_t id = 0, step = 0;
   explicit operator bool() const { return tape != nullptr; }
   const Shape& shape() const;
-  /// The elements (CPU only). Values on the tape are read-only: there are no in-place ops and no views of them.
+  /// The elements; see to_doubles() for those on a GPU. Values on the tape are read-only: there are no in-place ops and no
+  /// views of them.
   template <class T>
   std::span<const T> span() const;
 };
@@ -52,15 +53,16 @@ class Tape {
   /// Throws the error of any op that was registered against the contract.
   explicit Tape(DType dtype = DType::f32, Device device = Device::cpu());
 
-  /// A constant: no gradient flows to it. The memory must outlive the step.
+  /// A constant: no gradient flows to it. A View must lie on the tape's device and outlive the step; a Tensor on the CPU is
+  /// copied to the device of a CUDA tape.
   Var leaf(const View& value);
-  Var leaf(const Tensor& value) { return leaf(value.view()); }
+  Var leaf(const Tensor& value);
   /// A variable whose gradient is added to `gradient`.
   Var leaf(const View& value, const View& gradient);
-  Var leaf(const Tensor& value, const Tensor& gradient) { return leaf(value.view(), gradient.view()); }
+  Var leaf(const Tensor& value, const Tensor& gradient);
   /// A variable whose gradient the tape keeps until reset(): see grad().
   Var variable(const View& value);
-  Var variable(const Tensor& value) { return variable(value.view()); }
+  Var variable(const Tensor& value);
   /// The same value as a constant.
   Var detach(Var x);
   /// The same elements under another shape; free.
@@ -68,9 +70,10 @@ class Tape {
 
   Var apply(const OpDef& op, std::span<const Var> in, const Attrs& attrs = {});
   Var apply(const OpDef& op, std::initializer_list<Var> in, const Attrs& attrs = {}) { return apply(op, std::span(in.begin(), in.size()), attrs); }
-  /// Accumulates d<out, cotangent>/d(leaf) into every variable. Without a cotangent `out` must have one element.
+  /// Accumulates d<out, cotangent>/d(leaf) into every variable. Without a cotangent `out` must have one element. A cotangent
+  /// given as a View lies on the tape's device.
   void backward(Var out, const View& cotangent, BackwardOptions options);
-  void backward(Var out, const Tensor& cotangent, BackwardOptions options = {false}) { backward(out, cotangent.view(), options); }
+  void backward(Var out, const Tensor& cotangent, BackwardOptions options = {false}) { backward(out, here(cotangent), options); }
   void backward(Var out, BackwardOptions options = {false}) { backward(out, View{}, options); }
   /// Ends the step: forgets every value and keeps the memory.
   void reset();
@@ -95,8 +98,14 @@ class Tape {
   /// While false, no gradients are needed and leaves become constants.
   void set_recording(bool on) { recording_ = on; }
   bool recording() const { return recording_; }
+  /// How matrix products read f32 operands. Throws when the tape's dtype or device has no such products.
+  void set_precision(Precision precision);
+  Precision precision() const { return precision_; }
   /// Seed and step that key the random ops.
-  void set_random(const RandomState& r) { random_ = r; }
+  void set_random(const RandomState& r) {
+    random_ = r;
+    note(r.seed);
+  }
   const RandomState& random() const { return random_; }
   void set_observer(Observer* o) { observer_ = o; }
 
@@ -105,7 +114,7 @@ class Tape {
   std::span<const View> saved(const Record& r) const { return {saved_.data() + r.first_saved, r.saved_count}; }
   Attrs attrs(const Record& r) const { return Attrs(std::span(attrs_.data() + r.first_attr, r.attr_count)); }
   size_t value_count() const { return values_.size(); }
-  /// Hash over every op, attribute and address seen since reset(): equal for two steps that can share a CUDA graph.
+  /// Hash over every op, attribute, shape and address seen since reset(): equal for two steps that can share a record (core/replay.h).
   uint64_t trace() const { return trace_; }
   const Arena& memory() const { return arena_; }
   DType dtype() const { return dtype_; }
@@ -119,6 +128,7 @@ class Tape {
     bool requires_grad = false, owns_grad = false, keep_grad = false, made_by_op = false;
   };
   uint32_t index(Var v, const char* what) const;
+  View here(const Tensor& t);
   Var push(const Value& v);
   const Value& root(uint32_t id) const;
   Value& root(uint32_t id) { return const_cast<Value&>(std::as_const(*this).root(id)); }
@@ -139,6 +149,7 @@ class Tape {
   std::vector<Grad> in_grads_;
   View out_grad_;
   RandomState random_;
+  Precision precision_ = Precision::full;
   Observer* observer_ = nullptr;
   uint64_t trace_ = 0, trace_weight_ = 1;
   uint32_t step_ = 1;
@@ -150,6 +161,8 @@ inline const Shape& Var::shape() const { return tape->value(*this).shape; }
 template <class T>
 std::span<const T> Var::span() const {
   const View& v = tape->value(*this);
+  require(tape->device().kind() == DeviceKind::cpu, "span: the value lies on ", tape->device().backend().name(),
+          "; to_doubles(value, device) reads it");
   require(v.dtype == dtype_of<T>(), "span: value holds ", name_of(v.dtype), ", asked for ", name_of(dtype_of<T>()));
   return {v.as<T>(), static_cast<size_t>(v.shape.count())};
 }

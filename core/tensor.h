@@ -81,18 +81,52 @@ class Tensor {
   /// The elements, on the CPU only.
   template <class T>
   std::span<T> span() const {
+    require(device_.kind() == DeviceKind::cpu, "tensor: ", view_.shape, " lies on ", device_.backend().name(), "; to(Device::cpu()) reads it");
     require(dtype_of<T>() == view_.dtype, "tensor: holds ", name_of(view_.dtype), ", asked for ", name_of(dtype_of<T>()));
     return {view_.as<T>(), static_cast<size_t>(count())};
   }
-  Tensor clone() const;
+  Device device() const { return device_; }
+  /// A copy on the same device.
+  Tensor clone() const { return to(device_); }
+  /// A copy on another device.
+  Tensor to(Device device) const;
+  /// Copies the elements of a tensor of the same shape and dtype; one of the two must be on the CPU or both on one device.
+  void copy_from(const Tensor& other);
+  /// Rows begin .. end-1 of the first dimension, sharing this tensor's memory.
+  Tensor rows(int64_t begin, int64_t end) const {
+    Tensor part = *this;
+    part.view_ = view_.rows(begin, end);
+    return part;
+  }
   void zero();
 
  private:
   View view_;
+  Device device_ = Device::cpu();
   std::shared_ptr<void> memory_;
 };
 
-/// The elements of a CPU view of any dtype, converted to double.
-std::vector<double> to_doubles(const View& view);
+/// A structure of plain numbers in the memory of a device.
+template <class T>
+class Resident {
+ public:
+  explicit Resident(Device device) : memory_({(sizeof(T) + 7) / 8}, DType::i64, device) {}
+  /// In the memory of the device.
+  T* get() const { return static_cast<T*>(memory_.view().data); }
+  void write(const T& value) { memory_.device().backend().copy_in(get(), &value, sizeof(T)); }
+  /// Waits for the device.
+  T read() const {
+    T value;
+    memory_.device().backend().copy_out(&value, get(), sizeof(T));
+    return value;
+  }
+
+ private:
+  static_assert(std::is_trivially_copyable_v<T>);
+  Tensor memory_;
+};
+
+/// The elements of a view of any dtype on `device`, converted to double.
+std::vector<double> to_doubles(const View& view, Device device = Device::cpu());
 
 }  // namespace sinkgrad

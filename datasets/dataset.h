@@ -72,8 +72,8 @@ class BatchOrder {
 
 /// Inputs f32 (size, item_shape) and labels i32 (size).
 struct Batch {
-  View inputs, labels;
-  int64_t size() const { return labels.shape[0]; }
+  Tensor inputs, labels;
+  int64_t size() const { return labels.shape()[0]; }
 };
 
 /// Fills one pair of tensors again and again: every full batch has the same addresses. The dataset must outlive the loader.
@@ -90,20 +90,30 @@ class BatchLoader {
   }
   /// Batches per epoch.
   int64_t batches() const { return order_.batches(); }
-  /// Batch `position` (0 .. batches-1) of `epoch`; valid until the next call. The last one of an epoch may have fewer rows.
+  int64_t classes() const { return dataset_->classes(); }
+  /// Batch `position` (0 .. batches-1) of `epoch`; valid until another one is loaded. The last one of an epoch may have fewer rows.
   Batch load(uint64_t epoch, int64_t position) {
+    const bool ready = ready_ == std::pair(epoch, position);
+    ready_.reset();
     const std::span<const uint32_t> indices = order_.indices(epoch, position);
     const auto n = static_cast<int64_t>(indices.size());
-    const Batch batch{inputs_.view().rows(0, n), labels_.view().rows(0, n)};
-    dataset_->load(indices, purpose_ == Purpose::training ? std::optional(epoch) : std::nullopt, batch.inputs.as<float>(),
-                   batch.labels.as<int32_t>());
+    const Batch batch{inputs_.rows(0, n), labels_.rows(0, n)};
+    if (!ready)
+      dataset_->load(indices, purpose_ == Purpose::training ? std::optional(epoch) : std::nullopt, batch.inputs.span<float>().data(),
+                     batch.labels.span<int32_t>().data());
     return batch;
+  }
+  /// Loads a batch early, for the next call of load(): time to spend while a GPU works.
+  void prefetch(uint64_t epoch, int64_t position) {
+    load(epoch, position);
+    ready_ = std::pair(epoch, position);
   }
 
  private:
   const Dataset* dataset_;
   Purpose purpose_;
   BatchOrder order_;
+  std::optional<std::pair<uint64_t, int64_t>> ready_;  // epoch and position of the batch that was loaded early
   Tensor inputs_, labels_;
 };
 

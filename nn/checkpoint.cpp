@@ -2,6 +2,7 @@
 #include "nn/checkpoint.h"
 
 #include <cstring>
+#include <deque>
 
 #include "core/safetensors.h"
 
@@ -28,27 +29,42 @@ void each_field(State& s, Visit&& visit) {
   visit("window_items", s.window.items);
 }
 
-std::vector<NamedView> named_views(const ParameterPack& pack, const Optimizer* optimizer) {
+/// The flat buffers that a checkpoint holds, on the CPU, and their parts by name.
+class HostCopy {
+ public:
+  HostCopy(const ParameterPack& pack, const Optimizer* optimizer) {
+    Module& module = pack.module();
+    const Tensor values = copy_of(pack.values()), state = copy_of(pack.state());
+    for (const Parameter& p : module.parameters()) views.push_back({"model." + p.name, pack.part(values, p)});
+    for (const Buffer& b : module.buffers()) views.push_back({"model." + b.name, pack.part(state, b)});
+    if (optimizer)
+      for (const Optimizer::State& s : optimizer->state()) {
+        const Tensor moments = copy_of(s.values);
+        for (const Parameter& p : module.parameters()) views.push_back({"optim." + s.name + "." + p.name, pack.part(moments, p)});
+      }
+  }
+  /// Copies what was changed through the views back to where it came from.
+  void write_back() {
+    for (auto& [original, copy] : copies_) original.copy_from(copy);
+  }
+
   std::vector<NamedView> views;
-  Module& module = pack.module();
-  for (const Parameter& p : module.parameters()) views.push_back({"model." + p.name, p.value});
-  for (const Buffer& b : module.buffers()) views.push_back({"model." + b.name, b.value});
-  if (optimizer)
-    for (const Optimizer::State& s : optimizer->state())
-      for (const Parameter& p : module.parameters()) views.push_back({"optim." + s.name + "." + p.name, pack.part(s.values, p)});
-  return views;
-}
+
+ private:
+  const Tensor& copy_of(const Tensor& original) { return copies_.emplace_back(original, original.to(Device::cpu())).second; }
+  std::deque<std::pair<Tensor, Tensor>> copies_;
+};
 
 std::string described(const Shape& shape, DType dtype) { return cat(name_of(dtype), " ", shape); }
 
 }  // namespace
 
 void Checkpoint::restore(const ParameterPack& pack, Optimizer* optimizer) const {
-  const std::vector<NamedView> views = named_views(pack, optimizer);
+  HostCopy copy(pack, optimizer);
   std::string problems;
   const auto problem = [&](const auto&... parts) { problems += cat(problems.empty() ? "" : "; ", parts...); };
   std::map<std::string, const View*> wanted;
-  for (const auto& [name, view] : views) {
+  for (const auto& [name, view] : copy.views) {
     wanted[name] = &view;
     const auto found = tensors.find(name);
     if (found == tensors.end())
@@ -60,8 +76,9 @@ void Checkpoint::restore(const ParameterPack& pack, Optimizer* optimizer) const 
     if (!wanted.contains(name) && (optimizer || name.starts_with("model.")))
       problem(name, " ", described(tensor.shape(), tensor.dtype()), " is unexpected");
   require<InputError>(problems.empty(), path.string(), ": must fit the model", optimizer ? " and the optimizer" : "", ": ", problems);
-  for (const auto& [name, view] : views)
+  for (const auto& [name, view] : copy.views)
     if (view.bytes() > 0) std::memcpy(view.data, tensors.at(name).view().data, view.bytes());
+  copy.write_back();
   if (optimizer) optimizer->set_updates(state.step);
 }
 
@@ -70,7 +87,7 @@ void write_checkpoint(const std::filesystem::path& path, const Json& recipe, con
   Json values;
   each_field(state, [&](const char* name, const auto& value) { values[name] = value; });
   const Json description = {{"format", kFormat}, {"recipe", recipe}, {"state", values}};
-  write_safetensors(path, named_views(pack, &optimizer), {{"format", "pt"}, {kMetadataKey, description.dump()}});
+  write_safetensors(path, HostCopy(pack, &optimizer).views, {{"format", "pt"}, {kMetadataKey, description.dump()}});
 }
 
 Checkpoint read_checkpoint(const std::filesystem::path& path) {

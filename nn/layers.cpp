@@ -1,6 +1,8 @@
 // Constructors of the small layers, and the running statistics of batch norm.
 #include "nn/layers.h"
 
+#include "ops/update.h"
+
 namespace sinkgrad {
 namespace {
 
@@ -39,18 +41,12 @@ Var BatchNorm::operator()(Var x) {
 void BatchNorm::update_running_statistics(Var normalised) {
   const Tape& tape = *normalised.tape;
   const Shape& shape = normalised.shape();
-  const auto n = static_cast<double>(shape.count(0, shape.rank() - 1));
-  const View batch_mean = tape.saved(normalised, 0), batch_variance = tape.saved(normalised, 1);
-  dispatch(tape.dtype(), [&]<class T>() {
-    const auto move = [&](const Buffer& running, const View& batch, double factor) {
-      for (int64_t c = 0; c < running.shape.count(); ++c) {
-        T& r = running.value.as<T>()[c];
-        r += static_cast<T>(kMomentum * (factor * static_cast<double>(batch.as<T>()[c]) - static_cast<double>(r)));
-      }
-    };
-    move(mean_, batch_mean, 1);
-    move(variance_, batch_variance, n / (n - 1));
-  });
+  sinkgrad::update_running_statistics(tape.device(), {.mean = mean_.value,
+                                                      .variance = variance_.value,
+                                                      .batch_mean = tape.saved(normalised, 0),
+                                                      .batch_variance = tape.saved(normalised, 1),
+                                                      .count = shape.count(0, shape.rank() - 1),
+                                                      .momentum = kMomentum});
 }
 
 Embedding::Embedding(Module& parent, const std::string& name, int64_t count, int64_t dim, Init init)

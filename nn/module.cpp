@@ -14,9 +14,8 @@ int64_t aligned(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignme
 View part_of(const Tensor& flat, int64_t offset, const Shape& shape) { return flat.view().rows(offset, offset + shape.count()).reshaped(shape); }
 
 template <class T>
-void draw(const Parameter& p, uint64_t seed) {
+void draw(const Parameter& p, uint64_t seed, T* x) {
   RandomStream random(seed, "init/" + p.name);
-  T* x = p.value.as<T>();
   for (int64_t i = 0; i < p.shape.count(); ++i) {
     double v = p.init.scale;
     if (p.init.kind == Init::Kind::uniform) v = random.uniform(-p.init.scale, p.init.scale);
@@ -52,7 +51,7 @@ Buffer& Module::buffer(const std::string& name, const Shape& shape, double initi
   return root_->buffers_.emplace_back(Buffer{full_name(name), shape, initial});
 }
 
-ParameterPack::ParameterPack(Module& module, DType dtype, uint64_t seed) : module_(&module) {
+ParameterPack::ParameterPack(Module& module, DType dtype, uint64_t seed, Device device) : module_(&module) {
   int64_t count = 0, state_count = 0;
   for (const Parameter& p : module.parameters()) {
     const int64_t begin = count;
@@ -63,29 +62,33 @@ ParameterPack::ParameterPack(Module& module, DType dtype, uint64_t seed) : modul
       ranges_.push_back({begin, count, p.decay});
   }
   for (const Buffer& b : module.buffers()) state_count += aligned(b.shape.count());
-  values_ = Tensor({count}, dtype);
-  gradients_ = Tensor({count}, dtype);
-  state_ = Tensor({state_count}, dtype);
+  const Tensor drawn({count}, dtype), initial({state_count}, dtype);
+  values_ = Tensor({count}, dtype, device);
+  gradients_ = Tensor({count}, dtype, device);
+  state_ = Tensor({state_count}, dtype, device);
 
   int64_t offset = 0;
   for (Parameter& p : module.parameters()) {
     p.value = part_of(values_, offset, p.shape);
     p.grad = part_of(gradients_, offset, p.shape);
+    const View values = part_of(drawn, offset, p.shape);
+    dispatch(dtype, [&]<class T>() { draw(p, seed, values.as<T>()); });
     offset += aligned(p.shape.count());
-    dispatch(dtype, [&]<class T>() { draw<T>(p, seed); });
   }
   offset = 0;
   for (Buffer& b : module.buffers()) {
     b.value = part_of(state_, offset, b.shape);
+    const View values = part_of(initial, offset, b.shape);
+    dispatch(dtype, [&]<class T>() { std::fill_n(values.as<T>(), b.shape.count(), static_cast<T>(b.initial)); });
     offset += aligned(b.shape.count());
-    dispatch(dtype, [&]<class T>() { std::fill_n(b.value.as<T>(), b.shape.count(), static_cast<T>(b.initial)); });
   }
+  values_.copy_from(drawn);
+  state_.copy_from(initial);
 }
 
-View ParameterPack::part(const Tensor& flat, const Parameter& p) const {
-  const auto offset =
-      (static_cast<const char*>(p.value.data) - static_cast<const char*>(values_.view().data)) / static_cast<int64_t>(size_of(dtype()));
-  return part_of(flat, offset, p.shape);
+View ParameterPack::part(const Tensor& flat, const View& own, const Tensor& all) {
+  const auto bytes = static_cast<const char*>(own.data) - static_cast<const char*>(all.view().data);
+  return part_of(flat, bytes / static_cast<int64_t>(size_of(own.dtype)), own.shape);
 }
 
 }  // namespace sinkgrad

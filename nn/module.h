@@ -18,9 +18,9 @@ struct Parameter {
   Shape shape;
   Init init;
   bool decay;                  ///< weight decay applies; false for biases and norm gains
-  View value = {}, grad = {};  ///< set by ParameterPack
+  View value = {}, grad = {};  ///< set by ParameterPack, on its device
 
-  /// The parameter on a tape; its gradient is added to `grad`.
+  /// The parameter on a tape of the pack's device; its gradient is added to `grad`.
   Var on(Tape& tape) const { return tape.leaf(value, grad); }
   /// Rows begin .. end-1 of its first dimension, without a copy.
   Var rows(Tape& tape, int64_t begin, int64_t end) const { return tape.leaf(value.rows(begin, end), grad.rows(begin, end)); }
@@ -31,7 +31,7 @@ struct Buffer {
   std::string name;
   Shape shape;
   double initial;
-  View value = {};  ///< set by ParameterPack
+  View value = {};  ///< set by ParameterPack, on its device
 };
 
 /// Layers derive from it and take (parent, name). Not copyable: parameters are found by reference.
@@ -63,7 +63,7 @@ class Module {
   std::deque<Buffer> buffers_;
 };
 
-/// Owns the memory of a module's parameters: one flat buffer of values, one of gradients, one of untrained state.
+/// Owns the memory of a module's parameters on one device: one flat buffer of values, one of gradients, one of untrained state.
 /// Every parameter starts on a 64-byte boundary; the gaps stay zero.
 class ParameterPack {
  public:
@@ -72,19 +72,25 @@ class ParameterPack {
     int64_t begin, end;
     bool decay;
   };
-  /// Lays out and draws the initial values: each parameter from its own stream "init/<name>" of `seed`.
-  ParameterPack(Module& module, DType dtype, uint64_t seed);
+  /// Lays out and draws the initial values: each parameter from its own stream "init/<name>" of `seed`, on the CPU whatever the device.
+  ParameterPack(Module& module, DType dtype, uint64_t seed, Device device = Device::cpu());
 
   const Tensor& values() const { return values_; }
   const Tensor& gradients() const { return gradients_; }
+  /// The buffers of the module.
+  const Tensor& state() const { return state_; }
   const std::vector<Range>& ranges() const { return ranges_; }
   Module& module() const { return *module_; }
   DType dtype() const { return values_.dtype(); }
+  Device device() const { return values_.device(); }
   void zero_gradients() { gradients_.zero(); }
-  /// The part of a flat buffer of the same layout (e.g. an optimizer's moments) that belongs to a parameter.
-  View part(const Tensor& flat, const Parameter& p) const;
+  /// The part of a flat tensor of the same layout as values() (an optimizer's moments, a copy on another device) that belongs to a parameter.
+  View part(const Tensor& flat, const Parameter& p) const { return part(flat, p.value, values_); }
+  /// Likewise for state() and a buffer.
+  View part(const Tensor& flat, const Buffer& b) const { return part(flat, b.value, state_); }
 
  private:
+  static View part(const Tensor& flat, const View& own, const Tensor& all);
   Module* module_;
   Tensor values_, gradients_, state_;
   std::vector<Range> ranges_;

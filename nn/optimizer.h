@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "nn/module.h"
+#include "ops/update.h"
 
 namespace sinkgrad {
 
@@ -36,8 +37,14 @@ class Optimizer {
 
   /// The pack must outlive the optimizer. Throws Error naming the option that is out of range.
   Optimizer(const ParameterPack& pack, const OptimizerOptions& options);
-  /// One update with learning rate `lr` from the pack's gradients times `gradient_scale` (see clip_scale).
+  /// One update with learning rate `lr` from the pack's gradients times `gradient_scale` (see clip_scale; not a number leaves all as it is).
   void step(double lr, double gradient_scale = 1);
+
+  // The same in two halves, for a step that is recorded (core/replay.h); set_updates() then counts it.
+  /// Fills in what the next update needs.
+  void prepare(StepState& next, double lr) const;
+  /// Makes the update that a StepState in the memory of the pack's device describes, without waiting for it.
+  void run(const StepState* on_device) const;
 
   /// Updates done so far; with state() all that a checkpoint needs.
   int64_t updates() const { return updates_; }
@@ -49,14 +56,13 @@ class Optimizer {
  private:
   const ParameterPack* pack_;
   OptimizerOptions options_;
-  Tensor m_, v_;  ///< empty where the rule does without
-  std::vector<ParameterPack::Range> chunks_;
+  Tensor m_, v_;   ///< empty where the rule does without
+  Tensor chunks_;  ///< see ValueUpdate
+  Resident<StepState> state_;
   int64_t updates_ = 0;
 };
 
-/// The 2-norm of all gradients together; not finite when one of them is not. The same bits for any number of threads.
+/// The 2-norm of all gradients together; not finite when one of them is not. The same bits for any number of threads. Waits for the device.
 double gradient_norm(const ParameterPack& pack);
-/// The factor that brings a gradient of this norm down to max_norm (torch's clip_grad_norm_); max_norm 0 never clips.
-inline double clip_scale(double norm, double max_norm) { return max_norm > 0 && norm + 1e-6 > max_norm ? max_norm / (norm + 1e-6) : 1; }
 
 }  // namespace sinkgrad

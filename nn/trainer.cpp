@@ -25,36 +25,29 @@ struct EvaluationMode {
   bool training, recording;
 };
 
-/// Rows whose largest score is that of their label; a NaN is never the largest.
-int64_t count_correct(Var logits, const View& labels) {
-  const float* row = logits.span<float>().data();
-  const int64_t classes = logits.shape()[1];
-  int64_t correct = 0;
-  for (int64_t b = 0; b < labels.shape[0]; ++b, row += classes) {
-    const int64_t label = labels.as<int32_t>()[b];
-    bool largest = label >= 0 && !std::isnan(row[label]);
-    for (int64_t c = 0; c < classes && largest; ++c) largest = c == label || row[c] < row[label] || std::isnan(row[c]);
-    correct += largest;
-  }
-  return correct;
+/// What the loss would refuse, told before the labels leave the host: a device finds it too late to name it.
+void check_labels(const Batch& batch, int64_t classes) {
+  for (const int32_t label : batch.labels.span<int32_t>())
+    require(label >= 0 && label < classes, "training data: labels must lie in 0..", classes - 1, ", got ", label);
 }
 
-bool all_finite(const View& view) {
-  const float* x = view.as<float>();
-  return std::all_of(x, x + view.shape.count(), [](float value) { return std::isfinite(value); });
+bool all_finite(const View& view, Device device) {
+  const std::vector<double> x = to_doubles(view, device);
+  return std::all_of(x.begin(), x.end(), [](double value) { return std::isfinite(value); });
 }
 
 /// What to look at first: a parameter, the output of an op, or the gradient of a parameter.
 std::string first_nonfinite(const Tape& tape, Module& module) {
+  const Device device = tape.device();
   for (const Parameter& p : module.parameters())
-    if (!all_finite(p.value)) return cat("; the parameter ", p.name, " ", p.shape, " is not finite");
+    if (!all_finite(p.value, device)) return cat("; the parameter ", p.name, " ", p.shape, " is not finite");
   for (size_t i = 0; i < tape.records().size(); ++i) {
     const Record& r = tape.records()[i];
-    if (const View& out = tape.value(r.output); !all_finite(out))
+    if (const View& out = tape.value(r.output); !all_finite(out, device))
       return cat("; the first output that is not finite is that of '", r.op->name, "' ", out.shape, ", record ", i);
   }
   for (const Parameter& p : module.parameters())
-    if (!all_finite(p.grad)) return cat("; the gradient of ", p.name, " ", p.shape, " is not finite");
+    if (!all_finite(p.grad, device)) return cat("; the gradient of ", p.name, " ", p.shape, " is not finite");
   return "";
 }
 
@@ -63,38 +56,60 @@ std::string first_nonfinite(const Tape& tape, Module& module) {
 Trainer::Trainer(Classifier& model, const Dataset& train, const TrainerOptions& options)
     : model_(&model),
       options_(options),
-      pack_(model, DType::f32, options.seed),
+      tape_(DType::f32, options.device),
+      pack_(model, DType::f32, options.seed, options.device),
       optimizer_(pack_, options.optimizer),
-      loader_(train, options.batch_size, Purpose::training, options.seed) {
+      loader_(train, options.batch_size, Purpose::training, options.seed),
+      step_(options.device),
+      replay_(options.device) {
   if (options_.schedule.total == 0) options_.schedule.total = options_.epochs * loader_.batches();
   state_.seed = options.seed;
   state_.items = train.size();
   state_.batch_size = options.batch_size;
 }
 
+/// All that the device does in one update; returns what Replay compares. Nothing here waits for the device.
+uint64_t Trainer::enqueue(const Batch& batch, const StepState& start) {
+  tape_.reset();
+  step_.write(start);
+  tape_.set_training(true);
+  tape_.set_random({state_.seed, start.random_step, &step_.get()->random_step});
+  pack_.zero_gradients();
+  const Var logits = model_->logits(tape_.leaf(batch.inputs)), labels = tape_.leaf(batch.labels);  // (B, classes), (B)
+  const Var loss = cross_entropy(logits, labels, options_.label_smoothing, options_.smoothing_form);
+  score_batch(tape_.device(), {.logits = tape_.value(logits), .labels = tape_.value(labels), .loss = tape_.value(loss), .state = step_.get()});
+  tape_.backward(loss);
+  measure_gradient(tape_.device(), {.gradients = pack_.gradients().view(), .state = step_.get()});
+  optimizer_.run(step_.get());
+  return tape_.trace();
+}
+
 StepReport Trainer::step() {
   require(!epoch_complete(), "trainer: the epoch is complete, end_epoch() must be called before step()");
-  const Batch batch = loader_.load(static_cast<uint64_t>(state_.epoch), state_.position);
+  const auto epoch = static_cast<uint64_t>(state_.epoch);
+  const Batch batch = loader_.load(epoch, state_.position);
+  check_labels(batch, loader_.classes());
   StepReport report{.lr = learning_rate(options_.schedule, state_.step, state_.epoch), .items = batch.size()};
+  StepState start{.random_step = static_cast<uint64_t>(state_.step), .max_norm = options_.clip_norm};
+  optimizer_.prepare(start, report.lr);
 
   const TapeStep end{tape_};
-  tape_.set_training(true);
-  tape_.set_random({state_.seed, static_cast<uint64_t>(state_.step)});
-  pack_.zero_gradients();
-  const Var logits = model_->logits(tape_.leaf(batch.inputs));  // (B, classes)
-  const Var loss = cross_entropy(logits, tape_.leaf(batch.labels), options_.label_smoothing, options_.smoothing_form);
-  report.loss = static_cast<double>(loss.span<float>()[0]);
-  report.correct = count_correct(logits, batch.labels);
+  const auto run = [&] { return enqueue(batch, start); };
+  replay_.run(std::ref(run));
+  if (state_.position + 1 < loader_.batches()) loader_.prefetch(epoch, state_.position + 1);  // while the device works
+  const StepState done = step_.read();
+  report.loss = done.loss;
+  report.correct = done.correct;
+  report.gradient_norm = done.gradient_norm;
+  // The device has left out an update from numbers that are not finite.
   if (!std::isfinite(report.loss)) report_divergence("the loss", report.loss, report.lr);
-  tape_.backward(loss);
-  report.gradient_norm = gradient_norm(pack_);
   if (!std::isfinite(report.gradient_norm)) report_divergence("the gradient norm", report.gradient_norm, report.lr);
-  optimizer_.step(report.lr, clip_scale(report.gradient_norm, options_.clip_norm));
   report.tape_bytes = tape_.memory().active_bytes();
   report.trace = tape_.trace();
 
   ++state_.step;
   ++state_.position;
+  optimizer_.set_updates(state_.step);
   state_.window.loss_sum += report.loss * static_cast<double>(report.items);
   state_.window.correct += report.correct;
   state_.window.items += report.items;
@@ -136,17 +151,22 @@ void Trainer::resume(const Checkpoint& checkpoint) {
 Score evaluate(Tape& tape, Classifier& model, const Dataset& data, int64_t batch_size) {
   const EvaluationMode mode(tape);
   BatchLoader loader(data, batch_size, Purpose::evaluation);
-  Score score;
+  Resident<StepState> sums(tape.device());  // a new one is zero
   for (int64_t position = 0; position < loader.batches(); ++position) {
     const Batch batch = loader.load(0, position);
+    check_labels(batch, data.classes());
     const TapeStep end{tape};
-    const Var logits = model.logits(tape.leaf(batch.inputs));
-    const Var loss = cross_entropy(logits, tape.leaf(batch.labels));
-    score.loss_sum += static_cast<double>(loss.span<float>()[0]) * static_cast<double>(batch.size());
-    score.correct += count_correct(logits, batch.labels);
-    score.items += batch.size();
+    const Var logits = model.logits(tape.leaf(batch.inputs)), labels = tape.leaf(batch.labels);
+    const Var loss = cross_entropy(logits, labels);
+    score_batch(tape.device(), {.logits = tape.value(logits),
+                                .labels = tape.value(labels),
+                                .loss = tape.value(loss),
+                                .weight = static_cast<double>(batch.size()),
+                                .add = true,
+                                .state = sums.get()});
   }
-  return score;
+  const StepState total = sums.read();
+  return {.loss_sum = total.loss, .correct = total.correct, .items = data.size()};
 }
 
 }  // namespace sinkgrad

@@ -7,6 +7,7 @@
 //     if (trainer.end_epoch(test.accuracy())) trainer.save("best.safetensors");
 //   }
 #pragma once
+#include "core/replay.h"
 #include "datasets/dataset.h"
 #include "nn/checkpoint.h"
 #include "nn/classifier.h"
@@ -27,6 +28,7 @@ struct TrainerOptions {
   Smoothing smoothing_form = Smoothing::torch;
   int64_t epochs = 10, batch_size = 64, eval_batch_size = 256;
   uint64_t seed = 1;
+  Device device = Device::cpu();
 };
 
 /// What one update did. The learning rate is the one it used.
@@ -39,7 +41,7 @@ struct StepReport {
 
 class Trainer {
  public:
-  /// Draws the initial weights from the seed. Model and data must outlive the trainer.
+  /// Draws the initial weights from the seed. Model and data must outlive the trainer; the model lives on the trainer's device from now on.
   Trainer(Classifier& model, const Dataset& train, const TrainerOptions& options);
 
   /// One update with the next batch of the epoch. DivergedError when loss or gradient is not finite; the parameters are unchanged then.
@@ -64,6 +66,8 @@ class Trainer {
   const ParameterPack& parameters() const { return pack_; }
   const Optimizer& optimizer() const { return optimizer_; }
   Tape& tape() { return tape_; }
+  /// Updates that the device played from a record instead of being told each operation.
+  uint64_t replayed() const { return replay_.played(); }
 
   /// Atomic; see nn/checkpoint.h.
   void save(const std::filesystem::path& path, const nlohmann::ordered_json& recipe = nlohmann::ordered_json::object()) const {
@@ -74,6 +78,7 @@ class Trainer {
   void resume(const Checkpoint& checkpoint);
 
  private:
+  uint64_t enqueue(const Batch& batch, const StepState& start);
   [[noreturn]] void report_divergence(const char* what, double value, double lr);
 
   Classifier* model_;
@@ -82,6 +87,8 @@ class Trainer {
   ParameterPack pack_;
   Optimizer optimizer_;
   BatchLoader loader_;
+  Resident<StepState> step_;
+  Replay replay_;
   TrainingState state_;
 };
 

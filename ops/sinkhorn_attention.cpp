@@ -23,6 +23,7 @@ Signature infer(std::span<const View> in, const Attrs& attrs) {
   const int64_t batch = q[0], n = q[1], m = k[1];
   check_sinkhorn_masks("sinkhorn_attention", batch, n, m, in, attrs);
   Signature s = sinkhorn_signature({batch, n, v[2]}, batch * heads, n, m, attrs);
+  s.saved[s.saved_count++] = {batch * heads, n};  // the largest score of every row: potentials are relative to it
   if (attrs.flag("expose_plan")) s.saved[s.saved_count++] = {batch, heads, n, m};
   return s;
 }
@@ -93,6 +94,6 @@ Var sinkhorn_attention(Var q, Var k, Var v, int heads, double scale, const Sinkh
                        attributes(heads, scale, options));
 }
 
-View attention_plan(Var output) { return output.tape->saved(output, 3); }
+View attention_plan(Var output) { return output.tape->saved(output, 4); }
 
 }  // namespace sinkgrad

@@ -8,7 +8,7 @@
 namespace sinkgrad {
 
 SinkhornReport sinkhorn_report(Var x) {
-  const std::vector<double> stats = to_doubles(x.tape->saved(x, 2));  // (matrices, 4)
+  const std::vector<double> stats = to_doubles(x.tape->saved(x, 2), x.tape->device());  // (matrices, 4)
   SinkhornReport r;
   for (size_t i = 0; i < stats.size(); i += 4) {
     const auto steps = static_cast<int64_t>(stats[i]);
@@ -42,8 +42,9 @@ std::string SinkhornReport::warning() const {
 SinkhornPotentials sinkhorn_potentials(Var plan, const View& scores) {
   const Shape& s = plan.shape();
   const int64_t n = s[-2], m = s[-1], count = s.count(0, s.rank() - 2);
-  const std::vector<double> p = to_doubles(plan.tape->value(plan)), x = to_doubles(scores), g = to_doubles(plan.tape->saved(plan, 1)),
-                            stats = to_doubles(plan.tape->saved(plan, 2));
+  const Device device = plan.tape->device();
+  const std::vector<double> p = to_doubles(plan.tape->value(plan), device), x = to_doubles(scores, device),
+                            g = to_doubles(plan.tape->saved(plan, 1), device), stats = to_doubles(plan.tape->saved(plan, 2), device);
   const int64_t column_steps = plan.tape->saved(plan, 1).shape[1];
   Shape row_shape, column_shape;
   for (int i = 0; i < s.rank() - 2; ++i) {

@@ -68,8 +68,8 @@ double mean_pixel(const Dataset& dataset, double* deviation) {
   double sum = 0, squares = 0, count = 0;
   for (int64_t i = 0; i < loader.batches(); ++i) {
     const Batch batch = loader.load(0, i);
-    for (int64_t j = 0; j < batch.inputs.shape.count(); ++j) {
-      const double x = batch.inputs.as<float>()[j];
+    for (int64_t j = 0; j < batch.inputs.count(); ++j) {
+      const double x = batch.inputs.span<float>()[static_cast<size_t>(j)];
       sum += x, squares += x * x, ++count;
     }
   }

@@ -50,9 +50,9 @@ void sinkhorn_attention_forward(const Forward& f) {
   dispatch(f.dtype(), [&]<class T>() {
     s.each(task.iterations + s.d + s.e, [&](int64_t i, int64_t b, int64_t h) {
       ScratchScope scratch;
-      T* p = f.saved.size() > 3 ? f.saved[3].as<T>() + i * s.n * s.m : scratch.take<T>(s.n * s.m);
+      T* p = f.saved.size() > 4 ? f.saved[4].as<T>() + i * s.n * s.m : scratch.take<T>(s.n * s.m);
       masked_scores(s, f.in, scale, b, h, p);
-      SinkhornMatrix<T>(task, p, scratch).forward(sinkhorn_state<T>(f.saved, task, i));
+      SinkhornMatrix<T>(task, p, scratch, f.saved[3].as<T>() + i * s.n).forward(sinkhorn_state<T>(f.saved, task, i));
       gemm(false, false, s.n, s.e, s.m, T(1), p, s.m, f.in[2].as<T>() + s.v_at(b, h), s.v_row, T(0), f.out.as<T>() + s.o_at(b, h), s.v_row);
     });
   });

@@ -1,0 +1,50 @@
+// Where the CUDA backend comes from: a library of its own beside this one, loaded when a GPU is first asked for. So programs start, and the
+// CPU works, on machines without CUDA's libraries.
+#include "core/device.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <mutex>
+
+#include "core/check.h"
+
+namespace sinkgrad {
+namespace {
+
+Backend& (*g_open_cuda)(int) = nullptr;
+
+std::filesystem::path cuda_library() {
+  Dl_info here;
+  if (!dladdr(reinterpret_cast<const void*>(&Device::built_with_cuda), &here) || !here.dli_fname) return {};
+  return std::filesystem::path(here.dli_fname).parent_path() / "libsinkgrad_cuda.so";
+}
+
+void load_cuda_backend() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (g_open_cuda) return;
+  require<DeviceError>(Device::built_with_cuda(), "cuda: this sinkgrad was built without CUDA");
+  // The library registers its backend and its kernels while it is loaded.
+  if (!dlopen(cuda_library().c_str(), RTLD_NOW | RTLD_LOCAL)) throw DeviceError(cat("cuda: a library is missing or does not fit: ", dlerror()));
+  require<DeviceError>(g_open_cuda != nullptr, "cuda: ", cuda_library().string(), " holds no CUDA backend");
+}
+
+}  // namespace
+
+bool Device::register_cuda_backend(Backend& (*open)(int)) {
+  g_open_cuda = open;
+  return true;
+}
+
+bool Device::built_with_cuda() {
+  std::error_code error;
+  return g_open_cuda || std::filesystem::exists(cuda_library(), error);
+}
+
+Device Device::cuda(int index) {
+  load_cuda_backend();
+  return {DeviceKind::cuda, g_open_cuda(index)};
+}
+
+}  // namespace sinkgrad
