@@ -6,108 +6,20 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/numbers.h"
+#include "core/gradcheck_case.h"
 
 namespace sinkgrad {
+
+using namespace detail;
+
 namespace {
-
-/// What is checked: a function of drawn inputs, and how they are drawn.
-struct Case {
-  std::string name;
-  std::vector<SampleInput> inputs;
-  TapeFunction function, reference;
-  Attrs attrs;
-  bool zero_gradient = false, true_gradient = true;
-  double tolerance = 0;
-  std::string stream;  ///< names the random stream
-};
-
-struct Outcome {
-  Numbers out;
-  std::vector<Numbers> grads;
-  bool inputs_unchanged = true, guards_intact = true;
-};
-
-constexpr double kGuard = 12345.5, kPrefill = 2.5;
-constexpr int64_t kGuardSize = 16;
-
-struct Poison {
-  Poison() { set_memory_poison(true); }
-  ~Poison() { set_memory_poison(false); }
-};
-
-std::vector<Numbers> draw(const Case& c, uint64_t seed) {
-  RandomStream random(seed, c.stream);
-  std::vector<Numbers> x;
-  for (const SampleInput& in : c.inputs) {
-    Numbers v = in.values;
-    if (v.empty() && !in.absent)
-      for (int64_t i = 0; i < in.shape.count(); ++i)
-        v.push_back(in.integer ? in.low + static_cast<double>(random.below(static_cast<uint64_t>(in.high - in.low)))
-                               : random.uniform(in.low, in.high));
-    x.push_back(v);
-  }
-  return x;
-}
-
-enum class Gradients { none, written, added };
-
-/// Runs the function, and its backward if `cotangent` is given. Added gradients start at kPrefill between guards.
-Outcome run(const TapeFunction& f, const Case& c, const std::vector<Numbers>& x, DType dtype, const Numbers* cotangent, Gradients mode) {
-  Poison poison;
-  Tape tape(dtype);
-  std::vector<Tensor> values, before, guarded;
-  std::vector<Var> vars;
-  for (size_t k = 0; k < x.size(); ++k) {
-    const SampleInput& in = c.inputs[k];
-    values.push_back(in.absent ? Tensor() : tensor_of(in.shape, in.integer ? DType::i32 : dtype, x[k]));
-    before.push_back(in.absent ? Tensor() : values[k].clone());
-    guarded.emplace_back();
-    if (in.absent) {
-      vars.emplace_back();
-    } else if (in.integer || !in.differentiable || mode == Gradients::none) {
-      vars.push_back(tape.leaf(values[k]));
-    } else if (mode == Gradients::written) {
-      vars.push_back(tape.variable(values[k]));
-    } else {
-      Numbers fill(static_cast<size_t>(in.shape.count() + 2 * kGuardSize), kGuard);
-      std::fill_n(fill.begin() + kGuardSize, in.shape.count(), kPrefill);
-      guarded[k] = tensor_of({in.shape.count() + 2 * kGuardSize}, dtype, fill);
-      vars.push_back(tape.leaf(values[k].view(), guarded[k].view().rows(kGuardSize, kGuardSize + in.shape.count()).reshaped(in.shape)));
-    }
-  }
-  const Var y = f(tape, vars);
-  Outcome o;
-  o.out = to_doubles(tape.value(y));
-  if (cotangent && tape.requires_grad(y))  // added gradients twice: a backward that spoils what it reads differs the second time
-    for (int pass = mode == Gradients::added ? 0 : 1; pass < 2; ++pass)
-      tape.backward(y, tensor_of(y.shape(), dtype, *cotangent), {.retain = pass == 0});
-  for (size_t k = 0; k < x.size(); ++k) {
-    Numbers g;
-    if (vars[k] && tape.requires_grad(vars[k])) {
-      if (mode == Gradients::added) {
-        const Numbers all = to_doubles(guarded[k].view());
-        g.assign(all.begin() + kGuardSize, all.end() - kGuardSize);
-        for (int64_t i = 0; i < kGuardSize; ++i)
-          o.guards_intact &= all[static_cast<size_t>(i)] == kGuard && all[all.size() - 1 - static_cast<size_t>(i)] == kGuard;
-      } else if (const View v = tape.grad(vars[k])) {
-        g = to_doubles(v);
-      } else {
-        g.assign(x[k].size(), 0);  // the output does not depend on this input
-      }
-    }
-    o.grads.push_back(g);
-    if (vars[k]) o.inputs_unchanged &= !std::memcmp(values[k].view().data, before[k].view().data, values[k].view().bytes());
-  }
-  return o;
-}
 
 struct Numeric {
   std::vector<Numbers> value, bar;
 };
 
 /// d<f(x), w>/dx by central differences at h and h/2, extrapolated; their distance is the error bar.
-Numeric differences(const Case& c, const std::vector<Numbers>& x, const Numbers& w) {
+Numeric differences(const GradcheckCase& c, const std::vector<Numbers>& x, const Numbers& w) {
   Numeric n;
   auto p = x;
   auto inner = [&] {
@@ -139,7 +51,7 @@ Numeric differences(const Case& c, const std::vector<Numbers>& x, const Numbers&
 }
 
 /// Fills the report's worst entry and counts; returns the worst relative error.
-double compare(const Case& c, const std::vector<Numbers>& analytic, const Numeric& numeric, GradcheckReport* r) {
+double compare(const GradcheckCase& c, const std::vector<Numbers>& analytic, const Numeric& numeric, GradcheckReport* r) {
   const double all = largest(numeric.value);
   r->worst = {};
   r->bad_entries = r->total_entries = 0;
@@ -156,7 +68,7 @@ double compare(const Case& c, const std::vector<Numbers>& analytic, const Numeri
   return r->worst.error;
 }
 
-GradcheckReport check(const Case& c, const GradcheckOptions& options) {
+GradcheckReport check(const GradcheckCase& c, const GradcheckOptions& options) {
   GradcheckReport r{.op = c.name, .seed = options.seed, .tolerance = options.tolerance > 0 ? options.tolerance : c.tolerance};
   for (const SampleInput& in : c.inputs)
     if (!in.absent) r.shapes.push_back(in.shape);
@@ -168,9 +80,7 @@ GradcheckReport check(const Case& c, const GradcheckOptions& options) {
   Numeric numeric;
   for (;; ++r.resampled) {
     x = draw(c, options.seed + static_cast<uint64_t>(r.resampled) * 1000003);
-    w.resize(run(c.function, c, x, DType::f64, nullptr, Gradients::none).out.size());
-    RandomStream random(options.seed, c.stream + "/cotangent");
-    for (double& v : w) v = random.normal();
+    w = draw_cotangent(c, options.seed, run(c.function, c, x, DType::f64, nullptr, Gradients::none).out.size());
     written = run(c.function, c, x, DType::f64, &w, Gradients::written);
     if (c.true_gradient)
       numeric = differences(c, x, w);
@@ -255,28 +165,11 @@ GradcheckReport check(const Case& c, const GradcheckOptions& options) {
   return r;
 }
 
-Case case_of(const OpDef& op, size_t sample) {
-  const auto samples = op.samples();
-  require(sample < samples.size(), op.name, ": has ", samples.size(), " samples, asked for number ", sample);
-  const Sample& s = samples[sample];
-  Case c{.name = op.name,
-         .inputs = s.inputs,
-         .attrs = s.attrs,
-         .zero_gradient = s.zero_gradient,
-         .true_gradient = op.true_gradient(s.attrs),
-         .tolerance = s.tolerance,
-         .stream = cat(op.name, "/", sample)};
-  c.function = [&op, attrs = s.attrs](Tape& t, std::span<const Var> in) { return t.apply(op, in, attrs); };
-  if (op.reference) c.reference = [&op, attrs = s.attrs](Tape& t, std::span<const Var> in) { return op.reference(t, in, attrs); };
-  require(c.true_gradient || c.reference, op.name, ": a backward that is not the derivative needs a reference that defines it");
-  return c;
-}
-
 }  // namespace
 
 GradcheckReport gradcheck(const OpDef& op, size_t sample, const GradcheckOptions& options) {
   if (op.bad_shapes && sample == op.samples().size()) return gradcheck_bad_shapes(op);
-  const Case c = case_of(op, sample);
+  const GradcheckCase c = case_of(op, sample);
   GradcheckReport r = check(c, options);
   r.sample = sample;
   r.attrs.assign(c.attrs.items().begin(), c.attrs.items().end());
@@ -291,7 +184,7 @@ std::vector<GradcheckReport> gradcheck(const OpDef& op, const GradcheckOptions& 
 }
 
 GradcheckReport gradcheck(const std::string& name, const TapeFunction& function, const std::vector<Tensor>& inputs, const GradcheckOptions& options) {
-  Case c{.name = name, .inputs = {}, .function = function, .tolerance = 2e-7, .stream = name};
+  GradcheckCase c{.name = name, .inputs = {}, .function = function, .tolerance = 2e-7, .stream = name};
   bool promoted = false;
   for (const Tensor& t : inputs) {
     promoted |= t.dtype() == DType::f32;

@@ -57,6 +57,10 @@ std::vector<GradcheckReport> gradcheck(const OpDef& op, const GradcheckOptions& 
 /// That last report: each of the bad shapes must throw a ShapeError that names the op and every shape.
 GradcheckReport gradcheck_bad_shapes(const OpDef& op);
 
+/// Compares the kernels of a device with those of the CPU in float64 on one sample of an op: outputs and gradients in f64 and f32,
+/// written and added, on misaligned memory, with inputs unchanged and the same bits on a second run.
+GradcheckReport crosscheck(const OpDef& op, size_t sample, Device device, const GradcheckOptions& options = {});
+
 using TapeFunction = std::function<Var(Tape&, std::span<const Var>)>;
 /// Checks any function of tensors. f32 inputs are promoted to f64 (differences in f32 cannot verify a gradient); integer
 /// inputs are passed through without gradient. A zero gradient counts as a failure.

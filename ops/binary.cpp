@@ -27,13 +27,17 @@ std::vector<Sample> samples(double low, double high) {
                                                    {{{5, 2, 1}, {5, 1, 2}}}, {{{2, 1, 3, 1}, {5, 1, 2}}},
                                                    {{{3, 1}, {1, 3}}},       {{{2, 67}, {1, 67}}},
                                                    {{{1, 1, 5}, {2, 3, 1}}}, {{{4, 1, 3}, {4, 2, 3}}},
-                                                   {{{2, 2, 3}, {2, 3}}},    {{{1, 2, 1, 2, 1, 2}, {2, 1, 2, 1, 2, 1}}}};
+                                                   {{{2, 2, 3}, {2, 3}}},    {{{1, 2, 1, 2, 1, 2}, {2, 1, 2, 1, 2, 1}}},
+                                                   {{{3, 8}, {8}}},          {{{3, 1}, {3, 8}}},
+                                                   {{{20, 33}, {33}}},       {{{65, 2, 1}, {2, 3}}}};
   std::vector<Sample> all;
   for (const auto& [a, b] : pairs) all.push_back({{{a}, {b, low, high}}});
   all.push_back({{{{0, 3}}, {{3}, low, high}}, {}, true});
   all.push_back({{{{2, 1}}, {{2, 0}, low, high}}, {}, true});
   all.push_back({{{{0}}, {{}, low, high}}, {}, true});
   all.push_back({{{{3, 2}, -1e3, 1e3}, {{2}, low, high}}});
+  // Long enough that a GPU splits the sum among blocks.
+  all.push_back({{{.shape = {260, 17}, .differentiable = false}, {{17}, low, high}}});
   return all;
 }
 

@@ -22,7 +22,8 @@ Signature infer(std::span<const View> in, const Attrs& attrs) {
 std::vector<Sample> samples() {
   return {{{{{4, 5}}}, {{"p", 0.5}, {"stream", 7}}}, {{{{3, 3, 7}}}, {{"p", 0.1}, {"stream", static_cast<double>(stream_id("dropout"))}}},
           {{{{2, 3}}}, {{"p", 0}, {"stream", 7}}},   {{{{2, 3}}}, {{"p", 1}, {"stream", 7}}, true},
-          {{{{}}}, {{"p", 0}, {"stream", 7}}},       {{{{0, 3}}}, {{"p", 0.5}, {"stream", 7}}, true}};
+          {{{{}}}, {{"p", 0}, {"stream", 7}}},       {{{{0, 3}}}, {{"p", 0.5}, {"stream", 7}}, true},
+          {{{{1025}}}, {{"p", 0.3}, {"stream", 7}}}};
 }
 
 const OpDef& dropout_op = register_op(

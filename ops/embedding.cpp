@@ -29,6 +29,9 @@ std::vector<Sample> samples() {
           {{SampleInput::mask({3, 2}, {1, 1, 0, 1, 1, 1}), {{3, 130}}}},
           {{indices({1}, 1), {{1, 1}}}},
           {{indices({}, 3), {{3, 4}}}},
+          {{indices({5}, 6), {{6, 8}}}},
+          {{indices({3, 70}, 50), {{50, 2}}}},
+          {{indices({2100}, 5), {{5, 1}}}},  // more than a block of a GPU sorts
           {{indices({0}, 3), {{3, 4}}}, {}, true},
           {{indices({2, 3}, 3), {{3, 0}}}, {}, true},
           {{indices({0, 2}, 1), {{0, 4}}}, {}, true}};

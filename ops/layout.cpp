@@ -84,8 +84,9 @@ Signature infer_repeat(std::span<const View> in, const Attrs& attrs) {
 
 std::vector<Sample> transpose_samples() {
   auto sample = [](const Shape& shape, double a, double b) { return Sample{{{shape}}, {{"axis_a", a}, {"axis_b", b}}, shape.count() == 0}; };
-  return {sample({3, 5}, 0, 1), sample({2, 3, 4}, 0, 1), sample({2, 3, 4}, 1, 2),    sample({2, 3, 4}, 2, 0), sample({2, 3, 1, 4, 2}, -2, 1),
-          sample({5}, 0, 0),    sample({17, 35}, 1, 0),  sample({2, 3, 2, 2}, 1, 1), sample({0, 3}, 0, 1),    sample({1, 7}, 0, 1)};
+  return {sample({3, 5}, 0, 1),   sample({2, 3, 4}, 0, 1),   sample({2, 3, 4}, 1, 2),    sample({2, 3, 4}, 2, 0), sample({2, 3, 1, 4, 2}, -2, 1),
+          sample({5}, 0, 0),      sample({17, 35}, 1, 0),    sample({2, 3, 2, 2}, 1, 1), sample({0, 3}, 0, 1),    sample({1, 7}, 0, 1),
+          sample({33, 16}, 0, 1), sample({16, 2, 17}, 0, 2), sample({2, 3, 2, 8}, 1, 2)};
 }
 
 std::vector<Sample> concat_samples() {
@@ -96,39 +97,43 @@ std::vector<Sample> concat_samples() {
           sample({{{4}}}, 0),
           sample({{{2, 0}}, {{2, 3}}}, 1),
           sample({{{3, 2}}, {{3, 2}}}, 1),
-          sample({{{1}}, {{2}}, {{1}}, {{3}}, {{1}}, {{1}}, {{2}}, {{1}}}, 0)};
+          sample({{{1}}, {{2}}, {{1}}, {{3}}, {{1}}, {{1}}, {{2}}, {{1}}}, 0),
+          sample({{{3, 8}}, {{3, 4}}}, 1),
+          sample({{{3, 4}}, {{3, 3}}}, 1)};
 }
 
 std::vector<Sample> slice_samples() {
   auto sample = [](const Shape& shape, double axis, double begin, double end) {
     return Sample{{{shape}}, {{"axis", axis}, {"begin", begin}, {"end", end}}, shape.count() == 0 || begin == end};
   };
-  return {sample({3, 5}, 1, 1, 4), sample({3, 5}, 0, 0, 2), sample({2, 4, 3}, -2, 3, 4),
-          sample({7}, 0, 0, 7),    sample({3, 5}, 1, 2, 2), sample({0, 5}, 1, 1, 4)};
+  return {sample({3, 5}, 1, 1, 4), sample({3, 5}, 0, 0, 2), sample({2, 4, 3}, -2, 3, 4), sample({7}, 0, 0, 7),
+          sample({3, 5}, 1, 2, 2), sample({0, 5}, 1, 1, 4), sample({3, 12}, 1, 4, 12)};
 }
 
 std::vector<Sample> pad_samples() {
   auto sample = [](const Shape& shape, double axis, double before, double after, double value) {
     return Sample{{{shape}}, {{"axis", axis}, {"before", before}, {"after", after}, {"value", value}}, shape.count() == 0};
   };
-  return {sample({3, 5}, 1, 1, 2, 0), sample({3, 5}, 0, 2, 0, -7), sample({2, 4, 3}, -2, 0, 3, 0.5), sample({7}, 0, 0, 0, 0),
-          sample({3, 0}, 1, 1, 1, 2)};
+  return {sample({3, 5}, 1, 1, 2, 0), sample({3, 5}, 0, 2, 0, -7), sample({2, 4, 3}, -2, 0, 3, 0.5),
+          sample({7}, 0, 0, 0, 0),    sample({3, 0}, 1, 1, 1, 2),  sample({3, 8}, 1, 4, 8, 1)};
 }
 
 std::vector<Sample> gather_rows_samples() {
   auto sample = [](const Shape& shape, std::vector<double> rows) {
     return Sample{{{shape}, {.shape = {static_cast<int64_t>(rows.size())}, .integer = true, .values = rows}}, {}, rows.empty() || shape.count() == 0};
   };
+  std::vector<double> many(130);  // one row is asked for a hundred times
+  for (size_t i = 0; i < many.size(); ++i) many[i] = i % 13 < 10 ? 2 : static_cast<double>(i % 4);
   return {sample({5, 3}, {0, 2, 2, 4}),     sample({4}, {3, 0, 3, 3, 1}), sample({2, 3, 7}, {1}), sample({1, 1}, {0, 0, 0}),
-          sample({3, 40}, {2, 0, 2, 1, 2}), sample({5, 3}, {}),           sample({5, 0}, {1, 1})};
+          sample({3, 40}, {2, 0, 2, 1, 2}), sample({5, 3}, {}),           sample({5, 0}, {1, 1}), sample({4, 5}, many)};
 }
 
 std::vector<Sample> repeat_samples() {
   auto sample = [](const Shape& shape, double axis, double times) {
     return Sample{{{shape}}, {{"axis", axis}, {"times", times}}, shape.count() == 0 || times == 0};
   };
-  return {sample({3, 1}, 1, 4),  sample({1, 5}, 0, 3), sample({2, 1, 3}, -2, 2), sample({1}, 0, 1),
-          sample({1, 70}, 0, 7), sample({3, 1}, 1, 0), sample({0, 1}, 1, 3)};
+  return {sample({3, 1}, 1, 4), sample({1, 5}, 0, 3), sample({2, 1, 3}, -2, 2), sample({1}, 0, 1),    sample({1, 70}, 0, 7),
+          sample({3, 1}, 1, 0), sample({0, 1}, 1, 3), sample({2, 1, 8}, 1, 20), sample({3, 1}, 1, 65)};
 }
 
 std::vector<std::vector<Shape>> transpose_bad_shapes() { return {{{}}, {{4}}}; }

@@ -19,8 +19,20 @@ Signature infer(std::span<const View> in, const Attrs& attrs) {
 }
 
 std::vector<Sample> samples() {
-  return {{{{{3, 4}}}, {{"axis", -1}}}, {{{{2, 3, 5}}}, {{"axis", 1}}}, {{{{4, 2}}}, {{"axis", 0}}},       {{{{2, 33}, -30, 30}}, {{"axis", -1}}},
-          {{{{3, 1}}}, {{"axis", 1}}},  {{{{7}}}, {{"axis", 0}}},       {{{{0, 5}}}, {{"axis", 1}}, true}, {{{{2, 0}}}, {{"axis", 1}}, true}};
+  return {{{{{3, 4}}}, {{"axis", -1}}},
+          {{{{2, 3, 5}}}, {{"axis", 1}}},
+          {{{{4, 2}}}, {{"axis", 0}}},
+          {{{{2, 33}, -30, 30}}, {{"axis", -1}}},
+          {{{{3, 1}}}, {{"axis", 1}}},
+          {{{{7}}}, {{"axis", 0}}},
+          {{{{0, 5}}}, {{"axis", 1}}, true},
+          {{{{2, 0}}}, {{"axis", 1}}, true},
+          // Widths and axes that kernels treat each in its own way, and more rows than a block takes.
+          {{{{2, 31}}}, {{"axis", 1}}},
+          {{{{2, 65}}}, {{"axis", 1}}},
+          {{{{1, 1025}}}, {{"axis", 1}}},
+          {{{{1, 36, 3}}}, {{"axis", 1}}},
+          {{{{270, 2}}}, {{"axis", 1}}}};
 }
 
 std::vector<std::vector<Shape>> bad_shapes() { return {{{}}}; }

@@ -66,7 +66,12 @@ std::vector<Sample> cross_entropy_samples() {
           {{{{2, 5}}, given_labels({-100, -100})}, torch, true},
           {{{{3, 1}}, random_labels(3, 1)}, fairseq, true},
           {{{{3, 1}}, random_labels(3, 1)}, torch, true},
-          {{{{0, 5}}, random_labels(0, 5)}, plain, true}};
+          {{{{0, 5}}, random_labels(0, 5)}, plain, true},
+          // Widths that kernels treat each in its own way, and more rows than a block takes.
+          {{{{2, 31}}, random_labels(2, 31)}, plain},
+          {{{{2, 65}}, random_labels(2, 65)}, torch},
+          {{{{1, 1025}}, random_labels(1, 1025)}, fairseq},
+          {{{{270, 2}}, random_labels(270, 2)}, plain}};
 }
 
 std::vector<Sample> nll_samples() {
@@ -75,7 +80,8 @@ std::vector<Sample> nll_samples() {
           {{{{1, 1}, -4, 0}, random_labels(1, 1)}, plain},
           {{{{5, 9}, -4, 0}, given_labels({8, 2, 0, 2, 2})}, {{"ignore_index", 2}}},
           {{{{2, 5}, -4, 0}, given_labels({-100, -100})}, plain, true},
-          {{{{0, 5}, -4, 0}, random_labels(0, 5)}, plain, true}};
+          {{{{0, 5}, -4, 0}, random_labels(0, 5)}, plain, true},
+          {{{{270, 2}, -4, 0}, random_labels(270, 2)}, plain}};
 }
 
 std::vector<Sample> mse_samples() {
@@ -83,7 +89,8 @@ std::vector<Sample> mse_samples() {
           {{{{1}}, {{1}}}},
           {{{{2, 3, 5}, 3, 9}, {{2, 3, 5}}}},
           {{{{}}, {{}}}},
-          {{{{4, 3}}, {.shape = {4, 3}, .differentiable = false}}}};
+          {{{{4, 3}}, {.shape = {4, 3}, .differentiable = false}}},
+          {{{{1025}}, {{1025}}}}};
 }
 
 std::vector<std::vector<Shape>> bad_labels() { return {{{3, 4}, {4}}, {{3, 4}, {3, 1}}, {{3}, {3}}, {{2, 3, 4}, {2, 3}}, {{3, 4}, {3}}}; }

@@ -45,18 +45,27 @@ Signature infer_batch_norm_eval(std::span<const View> in, const Attrs& attrs) {
 const Attrs kEpsilon{{"epsilon", 1e-5}};
 
 std::vector<Sample> layer_norm_samples() {
-  return {{{{{3, 4}}, {{4}}, {{4}}}, kEpsilon},         {{{{2, 3, 5}}, {{5}}, {{5}}}, kEpsilon},
-          {{{{7}}, {{7}}, {{7}}}, {{"epsilon", 1e-2}}}, {{{{1, 33}, 3, 9}, {{33}}, {{33}}}, kEpsilon},
-          {{{{70, 9}}, {{9}}, {{9}}}, kEpsilon},        {{{{3, 1}}, {{1}}, {{1}}}, kEpsilon},  // the output is the bias
-          {{{{0, 5}}, {{5}}, {{5}}}, kEpsilon, true}};
+  return {{{{{3, 4}}, {{4}}, {{4}}}, kEpsilon},
+          {{{{2, 3, 5}}, {{5}}, {{5}}}, kEpsilon},
+          {{{{7}}, {{7}}, {{7}}}, {{"epsilon", 1e-2}}},
+          {{{{1, 33}, 3, 9}, {{33}}, {{33}}}, kEpsilon},
+          {{{{70, 9}}, {{9}}, {{9}}}, kEpsilon},
+          {{{{3, 1}}, {{1}}, {{1}}}, kEpsilon},  // the output is the bias
+          {{{{0, 5}}, {{5}}, {{5}}}, kEpsilon, true},
+          // Widths that kernels treat each in its own way, and more rows than a block takes.
+          {{{{2, 31}}, {{31}}, {{31}}}, kEpsilon},
+          {{{{2, 65}}, {{65}}, {{65}}}, kEpsilon},
+          {{{{1, 260}}, {{260}}, {{260}}}, kEpsilon},
+          {{{{270, 2}}, {{2}}, {{2}}}, kEpsilon}};
 }
 
 std::vector<Sample> batch_norm_train_samples() {
   return {
-      {{{{4, 3}}, {{3}}, {{3}}}, kEpsilon},          {{{{3, 2, 5}}, {{5}}, {{5}}}, kEpsilon}, {{{{2, 3, 2, 3}}, {{3}}, {{3}}}, {{"epsilon", 1e-2}}},
-      {{{{9, 17}, 3, 9}, {{17}}, {{17}}}, kEpsilon}, {{{{70, 3}}, {{3}}, {{3}}}, kEpsilon},   {{{{6, 1}}, {{1}}, {{1}}}, kEpsilon},
+      {{{{4, 3}}, {{3}}, {{3}}}, kEpsilon},          {{{{3, 2, 5}}, {{5}}, {{5}}}, kEpsilon},  {{{{2, 3, 2, 3}}, {{3}}, {{3}}}, {{"epsilon", 1e-2}}},
+      {{{{9, 17}, 3, 9}, {{17}}, {{17}}}, kEpsilon}, {{{{70, 3}}, {{3}}, {{3}}}, kEpsilon},    {{{{6, 1}}, {{1}}, {{1}}}, kEpsilon},
       {{{{1, 4}}, {{4}}, {{4}}}, kEpsilon},  // the output is the bias
-      {{{{4, 0}}, {{0}}, {{0}}}, kEpsilon, true}};
+      {{{{4, 0}}, {{0}}, {{0}}}, kEpsilon, true},    {{{{11, 33}}, {{33}}, {{33}}}, kEpsilon}, {{{{3, 65}}, {{65}}, {{65}}}, kEpsilon},
+      {{{{270, 2}}, {{2}}, {{2}}}, kEpsilon}};
 }
 
 std::vector<Sample> batch_norm_eval_samples() {
@@ -69,8 +78,8 @@ std::vector<Sample> batch_norm_eval_samples() {
                    {.shape = channels, .low = 0.5, .high = 2, .differentiable = false}},
                   {{"epsilon", epsilon}}};
   };
-  std::vector<Sample> all{sample({4, 3}, 1e-5),  sample({3, 2, 5}, 1e-2), sample({1, 17}, 1e-5),
-                          sample({70, 1}, 1e-5), sample({6}, 1e-5),       sample({0, 5}, 1e-5)};
+  std::vector<Sample> all{sample({4, 3}, 1e-5), sample({3, 2, 5}, 1e-2), sample({1, 17}, 1e-5),  sample({70, 1}, 1e-5),
+                          sample({6}, 1e-5),    sample({5, 33}, 1e-5),   sample({270, 2}, 1e-5), sample({0, 5}, 1e-5)};
   all.back().zero_gradient = true;
   return all;
 }

@@ -29,6 +29,7 @@ std::vector<Sample> samples() {
           {{{{3, 1, 7}}, none}},
           {{{{2, 2, 1}}, none}},
           {{{{4, 9, 13}}, none}},
+          {{{{1, 70, 3}}, none}},
           {{{{2, 3, 2}}, SampleInput::mask({2, 3}, {1, 1, 1, 1, 1, 1})}, {}, true},
           {{{{2, 0, 3}}, none}, {}, true},
           {{{{0, 3, 2}}, none}, {}, true}};

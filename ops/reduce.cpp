@@ -51,8 +51,16 @@ std::vector<Sample> nonempty_samples() {
                              sample({5, 1}, 0b10, true),     sample({1, 5}, 0b10, false),
                              sample({2, 70}, 0b01, true),    sample({2, 3, 5}, 0b010, true),
                              sample({2, 3, 5}, 0b101, true), sample({2, 1, 3, 1, 2, 2}, 0b101010, false),
-                             sample({7}, 1, false, 1e6),     sample({1100}, 0, false)};
+                             sample({7}, 1, false, 1e6),     sample({1100}, 0, false),
+                             sample({20, 33}, 0b01, false),  sample({3, 65}, 0b10, true),
+                             sample({2, 9, 31}, 0b10, true), sample({3, 2, 33}, 0b101, false)};
   all.push_back({{{{3, 0}}}, {{"axes", 0b01}}, true});
+  // So long that a GPU splits them among blocks, and too long for differences.
+  for (Sample s : {sample({8300}, 0, false), sample({2, 8200}, 0b10, false), sample({2100, 3}, 0b01, false)}) {
+    s.inputs[0].differentiable = false;
+    s.zero_gradient = true;
+    all.push_back(s);
+  }
   return all;
 }
 

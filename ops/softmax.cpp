@@ -27,14 +27,28 @@ Signature infer_log_softmax(std::span<const View> in, const Attrs& attrs) { retu
 
 std::vector<Sample> samples() {
   const auto none = SampleInput::none();
-  return {{{{{3, 4}}, none}, {{"axis", -1}}},           {{{{2, 3, 5}}, none}, {{"axis", 1}}},    {{{{4, 2}}, none}, {{"axis", 0}}},
-          {{{{2, 33}, -30, 30}, none}, {{"axis", -1}}}, {{{{3, 1}}, none}, {{"axis", 1}}, true}, {{{{0, 5}}, none}, {{"axis", 1}}, true}};
+  return {{{{{3, 4}}, none}, {{"axis", -1}}},
+          {{{{2, 3, 5}}, none}, {{"axis", 1}}},
+          {{{{4, 2}}, none}, {{"axis", 0}}},
+          {{{{2, 33}, -30, 30}, none}, {{"axis", -1}}},
+          {{{{3, 1}}, none}, {{"axis", 1}}, true},
+          {{{{0, 5}}, none}, {{"axis", 1}}, true},
+          // Widths and axes that kernels treat each in its own way, and more rows than a block takes.
+          {{{{2, 31}}, none}, {{"axis", -1}}},
+          {{{{2, 65}}, none}, {{"axis", -1}}},
+          {{{{1, 1025}}, none}, {{"axis", -1}}},
+          {{{{1, 36, 3}}, none}, {{"axis", 1}}},
+          {{{{270, 2}}, none}, {{"axis", 1}}}};
 }
 
 std::vector<Sample> softmax_samples() {
   auto all = samples();
   all.push_back({{{{2, 2, 4}}, SampleInput::mask({2, 1, 4}, {0, 0, 1, 0, 1, 1, 0, 0})}, {{"axis", -1}}});
   all.push_back({{{{2, 3}}, SampleInput::mask({2, 1}, {1, 0})}, {{"axis", -1}}});
+  std::vector<double> every_third(2 * 40);
+  for (size_t i = 0; i < every_third.size(); i += 3) every_third[i] = 1;
+  all.push_back({{{{2, 40}}, SampleInput::mask({2, 40}, every_third)}, {{"axis", -1}}});
+  all.push_back({{{{1, 40, 2}}, SampleInput::mask({40, 2}, every_third)}, {{"axis", 1}}});
   return all;
 }
 
