@@ -1,0 +1,203 @@
+// The context: launching, scratch memory, and library handles that are made when first asked for.
+#include "cuda/context.h"
+
+#include <cublasLt.h>
+#if SINKGRAD_HAS_CUDNN
+#include <cudnn.h>
+#endif
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/check.h"
+
+namespace sinkgrad::cuda {
+namespace {
+
+constexpr size_t kAlignment = 256;
+constexpr size_t kSmallestScratch = size_t{64} << 20;  // the libraries' workspace and a little
+constexpr size_t kSharedWithoutAsking = 48 << 10;
+constexpr int kPortableCluster = 8;
+
+Context* g_context = nullptr;
+
+/// One block of scratch memory; a mark is the block's number and the offset into it.
+struct ScratchBlock {
+  char* memory;
+  size_t bytes;
+};
+constexpr int kOffsetBits = 48;
+constexpr size_t kOffsetMask = (size_t{1} << kOffsetBits) - 1;
+
+int attribute(cudaDeviceAttr which, int index) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, which, index));
+  return value;
+}
+
+}  // namespace
+
+struct Context::Members {
+  int index = 0, multiprocessors = 0, architecture = 0;
+  size_t shared_limit = 0;
+  bool synchronous = false;
+  cudaStream_t stream = nullptr;
+  cublasHandle_t cublas = nullptr;
+  cublasLtHandle_t cublas_lt = nullptr;
+#if SINKGRAD_HAS_CUDNN
+  cudnnHandle_t cudnn = nullptr;
+#endif
+  std::unordered_map<const void*, size_t> shared_allowed;  // by function, above kSharedWithoutAsking
+  std::vector<ScratchBlock> scratch;
+  size_t scratch_block = 0, scratch_offset = 0;
+};
+
+Context::Context(int index) : members_(std::make_unique<Members>()) {
+  Members& m = *members_;
+  m.index = index;
+  use_in_this_thread();
+  m.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, index);
+  m.shared_limit = static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
+  m.architecture = 10 * attribute(cudaDevAttrComputeCapabilityMajor, index) + attribute(cudaDevAttrComputeCapabilityMinor, index);
+  const char* synchronous = std::getenv("SINKGRAD_CUDA_SYNCHRONOUS");
+  m.synchronous = synchronous && *synchronous && *synchronous != '0';
+  CUDA_CHECK(cudaStreamCreateWithFlags(&m.stream, cudaStreamNonBlocking));
+  g_context = this;
+}
+
+Context::~Context() {
+  g_context = nullptr;
+  // Errors are of no interest any more.
+#if SINKGRAD_HAS_CUDNN
+  if (members_->cudnn) cudnnDestroy(members_->cudnn);
+#endif
+  if (members_->cublas_lt) cublasLtDestroy(members_->cublas_lt);
+  if (members_->cublas) cublasDestroy(members_->cublas);
+  for (const ScratchBlock& b : members_->scratch) cudaFree(b.memory);
+  cudaStreamDestroy(members_->stream);
+}
+
+Context& context() {
+  require<DeviceError>(g_context != nullptr, "cuda: no GPU has been opened; Device::cuda() does that");
+  g_context->use_in_this_thread();
+  return *g_context;
+}
+
+void Context::use_in_this_thread() {
+  thread_local int index = 0;  // CUDA's own default
+  if (index != members_->index) CUDA_CHECK(cudaSetDevice(index = members_->index));
+}
+
+CUstream_st* Context::stream() const { return members_->stream; }
+bool Context::synchronous() const { return members_->synchronous; }
+void Context::set_synchronous(bool on) { members_->synchronous = on; }
+int Context::multiprocessors() const { return members_->multiprocessors; }
+size_t Context::shared_limit() const { return members_->shared_limit; }
+int Context::architecture() const { return members_->architecture; }
+
+cublasContext* Context::cublas() {
+  Members& m = *members_;
+  if (!m.cublas) {
+    CUDA_CHECK(cublasCreate(&m.cublas));
+    CUDA_CHECK(cublasSetStream(m.cublas, m.stream));
+  }
+  return m.cublas;
+}
+
+cublasLtContext* Context::cublas_lt() {
+  if (!members_->cublas_lt) CUDA_CHECK(cublasLtCreate(&members_->cublas_lt));
+  return members_->cublas_lt;
+}
+
+cudnnContext* Context::cudnn() {
+#if SINKGRAD_HAS_CUDNN
+  auto check_cudnn = [](cudnnStatus_t status, const char* call) {
+    require<DeviceError>(status == CUDNN_STATUS_SUCCESS, "cuda: ", call, " failed: ", cudnnGetErrorString(status));
+  };
+  Members& m = *members_;
+  if (!m.cudnn) {
+    check_cudnn(cudnnCreate(&m.cudnn), "cudnnCreate");
+    check_cudnn(cudnnSetStream(m.cudnn, m.stream), "cudnnSetStream");
+  }
+  return m.cudnn;
+#else
+  throw DeviceError("cuda: this sinkgrad was built without cuDNN");
+#endif
+}
+
+void Context::launch(const void* function, const char* name, const std::source_location& place, const Launch& shape, void** arguments) {
+  Members& m = *members_;
+  auto require_success = [&](cudaError_t error, const char* what) {
+    if (error == cudaSuccess) [[likely]]
+      return;
+    cudaGetLastError();  // forgets an error that later calls would report again
+    throw DeviceError(cat("cuda: kernel ", name, " of ", described(place), what, ", ", shape.blocks, " blocks of ", shape.threads, " threads with ",
+                          shape.shared_bytes, " bytes of shared memory in clusters of ", shape.cluster, ": ", described(error)));
+  };
+  require_success(shape.blocks > std::numeric_limits<int>::max() ? cudaErrorInvalidConfiguration : cudaSuccess, " has too many blocks");
+  if (shape.shared_bytes > kSharedWithoutAsking)
+    if (size_t& allowed = m.shared_allowed[function]; allowed < shape.shared_bytes) {
+      require_success(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes)),
+                      " asks for too much shared memory");
+      allowed = shape.shared_bytes;
+    }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = m.stream;
+  cudaLaunchAttribute cluster{};
+  if (shape.cluster > 1) {
+    if (shape.cluster > kPortableCluster)
+      require_success(cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), " asks for a large cluster");
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+  }
+  require_success(cudaLaunchKernelExC(&config, function, arguments), " was not launched");
+  if (m.synchronous) require_success(cudaStreamSynchronize(m.stream), " failed");
+}
+
+void* Context::allocate(size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, std::max(bytes, kAlignment));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // forgets it
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    throw OutOfMemoryError(cat("cuda: out of memory, asked for ", bytes, " bytes, free are ", free, " of ", total));
+  }
+  check(error, "cudaMalloc", std::source_location::current());
+  return memory;
+}
+
+void Context::release(void* memory) { cudaFree(memory); }  // at the end of the process there may be no device any more
+
+void* Context::take_scratch(size_t bytes) {
+  Members& m = *members_;
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  // Blocks that are too small are passed over until the mark is released; they stay, because graphs may hold them.
+  for (; m.scratch_block < m.scratch.size(); ++m.scratch_block, m.scratch_offset = 0)
+    if (m.scratch_offset + bytes <= m.scratch[m.scratch_block].bytes) break;
+  if (m.scratch_block == m.scratch.size()) {
+    size_t size = std::max(bytes, kSmallestScratch);
+    if (!m.scratch.empty()) size = std::max(size, m.scratch.back().bytes);
+    m.scratch.push_back({static_cast<char*>(allocate(size)), size});
+    m.scratch_offset = 0;
+  }
+  void* memory = m.scratch[m.scratch_block].memory + m.scratch_offset;
+  m.scratch_offset += bytes;
+  return memory;
+}
+
+size_t Context::scratch_mark() const { return members_->scratch_block << kOffsetBits | members_->scratch_offset; }
+void Context::release_scratch(size_t mark) {
+  members_->scratch_block = mark >> kOffsetBits;
+  members_->scratch_offset = mark & kOffsetMask;
+}
+
+}  // namespace sinkgrad::cuda

@@ -1,0 +1,12 @@
+// Batch norm of whole batches from cuDNN: cuda/cudnn.cu alone calls it. Optional: without cuDNN everything here declines.
+#pragma once
+#include "core/op.h"
+
+namespace sinkgrad::cuda {
+
+// The op batch_norm_train, as its own kernels compute it. Each returns false, having done nothing, where cuDNN does not fit: f64, few
+// elements, more than cuDNN can count, a backward without the gradient of x.
+bool cudnn_batch_norm_forward(const Forward& f);
+bool cudnn_batch_norm_backward(const Backward& b);
+
+}  // namespace sinkgrad::cuda
