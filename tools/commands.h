@@ -8,6 +8,7 @@ class App;
 
 namespace sinkgrad {
 
+void add_bench(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_gradcheck(CLI::App& app);
 void add_info(CLI::App& app);

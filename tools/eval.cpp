@@ -8,6 +8,7 @@
 #include "core/parallel.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
+#include "tools/device_option.h"
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
 
@@ -18,6 +19,7 @@ struct EvalCommand {
   std::string checkpoint, split = "test";
   std::vector<std::string> data;
   int64_t batch_size = 256;
+  std::string device = "auto";
   int threads = 0;
 };
 
@@ -26,12 +28,15 @@ void eval(const EvalCommand& command) {
   Recipe recipe = recipe_of(checkpoint);
   for (const std::string& setting : command.data) recipe.set("data." + setting);
   if (command.threads > 0) set_threads(command.threads);
+  std::string note;
+  const Device device = open_device(command.device, note);
+  if (!note.empty()) fmt::print(stderr, "{}\n", note);
   const DataSplits splits = open_data(recipe);
   const Dataset& data = command.split == "test" ? *splits.test : *splits.train;
   const auto model = open_model(recipe, data.item_shape(), data.classes());
-  const ParameterPack pack(*model, DType::f32, 0);
+  const ParameterPack pack(*model, DType::f32, 0, device);
   checkpoint.restore(pack);
-  Tape tape;
+  Tape tape(DType::f32, device);
   const Score score = evaluate(tape, *model, data, command.batch_size);
   fmt::print("{}: {} accuracy {:.2f}% ({} of {}), loss {:.4f}\n", command.checkpoint, command.split, 100 * score.accuracy(), score.correct,
              score.items, score.loss());
@@ -52,6 +57,7 @@ void add_eval(CLI::App& app) {
   command->add_option("--batch-size", options->batch_size, "items at a time; the accuracy does not depend on it")
       ->check(positive_integer)
       ->capture_default_str();
+  add_device_option(*command, options->device, "where to compute");
   command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
   command->callback([options] { eval(*options); });
 }

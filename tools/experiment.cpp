@@ -34,6 +34,42 @@ DataSplits open_data(const Recipe& recipe) {
   return naming(recipe, [&] { return make_dataset(recipe.data.at("name"), options); });
 }
 
+TrainerOptions trainer_options(const Recipe& recipe, Device device) {
+  const OptimizerRecipe& o = recipe.optimizer;
+  const ScheduleRecipe& s = recipe.schedule;
+  using Kind = OptimizerOptions::Kind;
+  using Schedule = ScheduleOptions::Kind;
+  const bool fairseq_smoothing = recipe.loss.form == "fairseq";
+  return {.optimizer = {.kind = o.name == "sgd"     ? Kind::sgd
+                                : o.name == "adamw" ? Kind::adamw
+                                                    : Kind::adam,
+                        .beta1 = o.betas[0],
+                        .beta2 = o.betas[1],
+                        .epsilon = o.eps,
+                        .momentum = o.momentum,
+                        .weight_decay = o.weight_decay,
+                        .form = o.form == "fairseq" ? OptimizerOptions::Form::fairseq : OptimizerOptions::Form::torch,
+                        .decay_all = o.decay_all},
+          .schedule = {.kind = s.name == "step"           ? Schedule::step
+                               : s.name == "cosine"       ? Schedule::cosine
+                               : s.name == "inverse_sqrt" ? Schedule::inverse_sqrt
+                                                          : Schedule::constant,
+                       .lr = o.lr,
+                       .warmup = s.warmup,
+                       .warmup_lr = s.warmup_lr,
+                       .milestones = s.milestones,
+                       .gamma = s.gamma,
+                       .min_lr = s.min_lr},
+          .clip_norm = o.clip_norm,
+          .label_smoothing = recipe.loss.label_smoothing,
+          .smoothing_form = fairseq_smoothing ? Smoothing::fairseq : Smoothing::torch,
+          .epochs = recipe.epochs,
+          .batch_size = recipe.batch_size,
+          .eval_batch_size = recipe.eval_batch_size,
+          .seed = recipe.seed,
+          .device = device};
+}
+
 Recipe recipe_of(const Checkpoint& checkpoint) {
   Recipe recipe;
   recipe.name = checkpoint.path.string();

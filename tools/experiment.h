@@ -4,7 +4,7 @@
 
 #include "datasets/registry.h"
 #include "models/registry.h"
-#include "nn/checkpoint.h"
+#include "nn/trainer.h"
 #include "tools/ui/recipe.h"
 
 namespace sinkgrad {
@@ -17,6 +17,9 @@ std::unique_ptr<Classifier> open_model(const Recipe& recipe, const Shape& item, 
 
 /// The data sets of a recipe; an InputError names the recipe.
 DataSplits open_data(const Recipe& recipe);
+
+/// How a recipe is trained on a device.
+TrainerOptions trainer_options(const Recipe& recipe, Device device);
 
 /// The recipe that a checkpoint was made with, as far as model and data go.
 Recipe recipe_of(const Checkpoint& checkpoint);

@@ -15,6 +15,7 @@
 #include "core/file.h"
 #include "core/parallel.h"
 #include "tools/commands.h"
+#include "tools/device_option.h"
 #include "tools/option_checks.h"
 
 namespace sinkgrad {
@@ -27,13 +28,14 @@ struct GradcheckCommand {
   std::optional<size_t> sample;
   uint64_t seed = 1;
   bool all = false, as_json = false, self_test = false, list = false;
-  std::string replay;
+  std::string replay, device = "cpu";
 };
 
 /// Not finite numbers as strings, which JSON would lose.
 json number(double x) { return std::isfinite(x) ? json(x) : json(fmt::format("{}", x)); }
 
-json to_json(const GradcheckReport& r) {
+/// What --json writes; `device` is what was checked.
+json to_json(const GradcheckReport& r, const std::string& device) {
   json shapes = json::array(), attrs = json::object(), findings = json::array();
   for (const Shape& s : r.shapes) {
     shapes.push_back(json::array());
@@ -48,6 +50,7 @@ json to_json(const GradcheckReport& r) {
           {"op", r.op},
           {"sample", r.sample},
           {"seed", r.seed},
+          {"device", device},
           {"threads", threads()},
           {"attrs", attrs},
           {"shapes", shapes},
@@ -67,14 +70,34 @@ json to_json(const GradcheckReport& r) {
           {"notes", r.notes}};
 }
 
+/// The kernels of a GPU against those of the CPU; an error, such as a kernel that does not exist, is a failure of its sample.
+GradcheckReport compare(const OpDef& op, size_t sample, Device device, const GradcheckOptions& options) {
+  try {
+    return crosscheck(op, sample, device, options);
+  } catch (const Error& error) {
+    GradcheckReport r{.op = op.name, .sample = sample, .seed = options.seed};
+    r.findings.push_back({"runs", false, 0, error.what()});
+    return r;
+  }
+}
+
+/// One sample of an op or all, on the CPU against differences, elsewhere against the CPU.
+std::vector<GradcheckReport> check(const OpDef& op, std::optional<size_t> sample, Device device, const GradcheckOptions& options) {
+  if (device.kind() == DeviceKind::cpu) return sample ? std::vector{gradcheck(op, *sample, options)} : gradcheck(op, options);
+  std::vector<GradcheckReport> reports;
+  for (size_t s = 0; s < op.samples().size(); ++s)
+    if (!sample || *sample == s) reports.push_back(compare(op, s, device, options));
+  return reports;
+}
+
 /// Prints the reports of one op; with `table` one line, followed by the reports that failed.
-bool print(const std::vector<GradcheckReport>& reports, bool as_json, bool table) {
+bool print(const std::vector<GradcheckReport>& reports, const std::string& device, bool as_json, bool table) {
   bool passed = true;
   double worst = 0;
   for (const GradcheckReport& r : reports) {
     passed &= r.passed();
     worst = std::max(worst, r.worst.error);
-    if (as_json) fmt::print("{}\n", to_json(r).dump());
+    if (as_json) fmt::print("{}\n", to_json(r, device).dump());
   }
   if (as_json) return passed;
   if (table) fmt::print("{:<24} {}  {:>2} samples  worst error {:.1e}\n", reports.front().op, passed ? "PASS" : "FAIL", reports.size(), worst);
@@ -96,6 +119,11 @@ bool self_test(const OpDef& op, const GradcheckOptions& options) {
   return survivors.empty();
 }
 
+Device open(const std::string& name) {
+  std::string unused;
+  return open_device(name, unused);
+}
+
 /// Runs the cases of a file of reports, one JSON object per line or a single one.
 bool replay(const GradcheckCommand& command) {
   std::istringstream lines(read_file(command.replay, uint64_t{1} << 26));
@@ -113,10 +141,11 @@ bool replay(const GradcheckCommand& command) {
                           c.at("sample").dump());
       const OpDef& op = find_op(c.at("op").get<std::string>());
       const GradcheckOptions options{.seed = c.at("seed").get<uint64_t>(), .tolerance = c.value("tolerance", 0.0)};
-      const GradcheckReport r = gradcheck(op, c.at("sample").get<size_t>(), options);
-      require<InputError>(to_json(r)["shapes"] == c.at("shapes"), command.replay, ": the report was made for other shapes than sample ", r.sample,
-                          " of ", op.name, " has now, ", c.at("shapes").dump(), " and ", to_json(r)["shapes"].dump());
-      passed &= print({r}, command.as_json, false);
+      const std::string device = c.value("device", "cpu");
+      const GradcheckReport r = check(op, c.at("sample").get<size_t>(), open(device), options).at(0);
+      require<InputError>(to_json(r, device)["shapes"] == c.at("shapes"), command.replay, ": the report was made for other shapes than sample ",
+                          r.sample, " of ", op.name, " has now, ", c.at("shapes").dump(), " and ", to_json(r, device)["shapes"].dump());
+      passed &= print({r}, device, command.as_json, false);
     }
     return passed;
   } catch (const json::exception& e) {
@@ -131,18 +160,21 @@ bool run(const GradcheckCommand& command) {
   for (const std::string& name : command.ops) ops.push_back(&find_op(name));
   if (ops.empty()) ops = registered_ops();
   const GradcheckOptions options{.seed = command.seed};
+  const Device device = open(command.device);
+  const bool on_cpu = device.kind() == DeviceKind::cpu;
+  if (!command.as_json && !on_cpu && !command.list) fmt::print("{} against the CPU in float64\n", device.backend().name());
   bool passed = true;
   for (const OpDef* op : ops) {
-    const size_t samples = op->samples().size() + (op->bad_shapes ? 1 : 0);
+    const size_t samples = op->samples().size() + (op->bad_shapes && on_cpu ? 1 : 0);
     if (command.list)
       fmt::print("{:<24} {:>2} samples{}\n", op->name, samples, op->reference ? ", reference" : "");
     else if (command.self_test)
       passed &= self_test(*op, options);
     else if (command.sample) {
       require<InputError>(*command.sample < samples, "gradcheck: ", op->name, " has samples 0 to ", samples - 1, ", got ", *command.sample);
-      passed &= print({gradcheck(*op, *command.sample, options)}, command.as_json, false);
+      passed &= print(check(*op, command.sample, device, options), command.device, command.as_json, false);
     } else {
-      passed &= print(gradcheck(*op, options), command.as_json, command.ops.empty());
+      passed &= print(check(*op, {}, device, options), command.device, command.as_json, command.ops.empty());
     }
     std::fflush(stdout);
   }
@@ -162,6 +194,7 @@ void add_gradcheck(CLI::App& app) {
   command->add_flag("--json", options->as_json, "one JSON object per check, one per line");
   CLI::Option* mutants = command->add_flag("--self-test", options->self_test, "put known errors into each backward: the check must catch every one");
   command->add_flag("--list", options->list, "list the ops and how many samples they have")->excludes(mutants);
+  add_device_option(*command, options->device, "cuda: compare its kernels with those of the CPU instead")->excludes(mutants);
   command->add_option("--replay", options->replay, "run the cases of a file written with --json")->excludes(op)->excludes(mutants);
   command->callback([options] {
     if (!run(*options)) throw CLI::RuntimeError(1);

@@ -1,4 +1,4 @@
-// `sinkgrad info`: what a recipe or a checkpoint holds. Without an argument it lists recipes, models and data sets.
+// `sinkgrad info`: what a recipe or a checkpoint holds. Without an argument it lists recipes, models, data sets and devices.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -7,6 +7,7 @@
 
 #include "models/registry.h"
 #include "tools/commands.h"
+#include "tools/device_option.h"
 #include "tools/experiment.h"
 
 namespace sinkgrad {
@@ -19,12 +20,34 @@ struct ItemSpec {
 };
 
 struct InfoCommand {
-  std::string subject;
+  std::string subject, device = "auto";
 };
 
 void print_names(const char* title, const std::vector<std::string>& names) {
   fmt::print("{}\n", title);
   for (const std::string& name : names) fmt::print("  {}\n", name);
+}
+
+void print_device(const std::string& option, Backend& backend) {
+  fmt::print("  {:<8}{}\n", option, backend.name());
+  for (const auto& [name, value] : backend.properties()) fmt::print("          {:<14}{}\n", name, value);
+}
+
+/// With "auto" the CPU and the first GPU, or why there is none; otherwise the one device.
+void print_devices(const std::string& device) {
+  if (device != "auto") {
+    std::string unused;
+    Backend& backend = open_device(device, unused).backend();
+    fmt::print("devices\n");
+    return print_device(device, backend);
+  }
+  fmt::print("devices\n");
+  print_device("cpu", Device::cpu().backend());
+  try {
+    print_device("cuda", Device::cuda().backend());
+  } catch (const DeviceError& error) {
+    fmt::print("  {}\n", error.what());
+  }
 }
 
 /// "1234567" -> "1,234,567".
@@ -81,10 +104,13 @@ void describe(const Recipe& recipe, bool with_training) {
 }
 
 void info(const InfoCommand& command) {
-  if (command.subject.empty()) {
+  if (command.subject.empty() && command.device != "auto") {
+    print_devices(command.device);
+  } else if (command.subject.empty()) {
     print_names("recipes", recipe_names());
     print_names("models", model_names());
     print_names("data sets", dataset_names());
+    print_devices(command.device);
   } else if (command.subject.ends_with(".safetensors")) {
     const Checkpoint checkpoint = read_checkpoint(command.subject);
     const TrainingState& s = checkpoint.state;
@@ -107,6 +133,7 @@ void add_info(CLI::App& app) {
   CLI::App* command = app.add_subcommand("info", "Describe a recipe or checkpoint: layers, parameters, data");
   command->footer("Example: sinkgrad info mnist_patch_small");
   command->add_option("subject", options->subject, "a recipe, or a checkpoint NAME.safetensors [list what there is]");
+  add_device_option(*command, options->device, "describe this device only");
   command->callback([options] { info(*options); });
 }
 

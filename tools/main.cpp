@@ -74,6 +74,7 @@ int run(int argc, char** argv) {
   add_info(app);
   add_gradcheck(app);
   add_plot(app);
+  add_bench(app);
   try {
     app.parse(argc, argv);
     flush_results();

@@ -12,6 +12,7 @@
 #include "core/parallel.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
+#include "tools/device_option.h"
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
 #include "tools/train.h"
@@ -25,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct StudyCommand {
-  std::string recipe, out, page;
+  std::string recipe, out, page, device = "auto";
   std::vector<std::string> settings;
   std::vector<int64_t> patches;
   int64_t half_steps = 5, seeds = 1;
@@ -65,6 +66,7 @@ void train_cell(const StudyCommand& command, Cell& cell) {
   for (int64_t seed = 1; seed <= command.seeds; ++seed) {
     TrainCommand run{
         .recipe = command.recipe, .settings = settings_of(command, cell), .seed = static_cast<uint64_t>(seed), .threads = command.threads};
+    run.device = command.device;
     const fs::path folder = fs::path(command.out) / fmt::format("patch{}_l{}_seed{}", cell.patch, cell.half_steps, seed);
     run.out = folder.string();
     run.resume = command.resume && fs::exists(folder / "last.safetensors");
@@ -186,7 +188,7 @@ std::string percent(const std::vector<double>& accuracy) {
   return text;
 }
 
-void study(const StudyCommand& command) {
+void study(StudyCommand command) {
   require<InputError>(command.half_steps > 1, "study: --half-steps is the Sinkformer's count and must exceed 1, got ", command.half_steps);
   const fs::path path = command.page.empty() ? fs::path(command.out) / "study.html" : fs::path(command.page);
   require<InputError>(path.extension() == ".html", "study: the page must end in .html, got ", path.string());
@@ -197,6 +199,10 @@ void study(const StudyCommand& command) {
     for (int64_t half_steps : {int64_t{1}, command.half_steps})
       cells.push_back({patch, half_steps, half_steps == 1 ? command.lr : command.sinkhorn_lr});
   check_cells(command, cells);
+  std::string note;
+  const Device device = open_device(command.device, note);
+  if (!note.empty()) fmt::print(stderr, "{}\n", note);
+  if (device.kind() == DeviceKind::cpu) command.device = "cpu";  // said once, not by each run
   for (Cell& cell : cells) train_cell(command, cell);
 
   const Recipe recipe = load_recipe(command.recipe, command.settings);
@@ -210,8 +216,9 @@ void study(const StudyCommand& command) {
   }
 
   const std::string data_name = recipe.data.at("name");
-  HtmlPage page("Transformer and Sinkformer on " + data_name, fmt::format("sinkgrad {} · recipe {} · {} epochs · {} seed{} · cpu", SINKGRAD_VERSION,
-                                                                          recipe.name, recipe.epochs, command.seeds, command.seeds > 1 ? "s" : ""));
+  HtmlPage page("Transformer and Sinkformer on " + data_name,
+                fmt::format("sinkgrad {} · recipe {} · {} epochs · {} seed{} · {}", SINKGRAD_VERSION, recipe.name, recipe.epochs, command.seeds,
+                            command.seeds > 1 ? "s" : "", device.backend().name()));
   page.section("Test accuracy")
       .table({"patch", "Transformer", fmt::format("Sinkformer, l = {}", command.half_steps), "difference"}, rows,
              "After the last epoch, over the whole test set" + std::string(command.seeds > 1 ? "; median (range) over seeds." : "."));
@@ -246,6 +253,7 @@ void add_study(CLI::App& app) {
   command->add_option("-o,--out", options->out, "the folder of the runs")->required();
   command->add_flag("--resume", options->resume, "continue a study that was stopped, from the runs in that folder");
   command->add_option("--page", options->page, "the HTML page [study.html in the folder of the runs]");
+  add_device_option(*command, options->device, "where to train");
   command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
   command->callback([options] { study(*options); });
 }

@@ -16,6 +16,7 @@
 #include "core/parallel.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
+#include "tools/device_option.h"
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
 #include "tools/ui/metrics.h"
@@ -35,41 +36,6 @@ void watch_signals() {
   action.sa_handler = [](int signal) { g_signal = signal; };
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
   for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
-}
-
-TrainerOptions trainer_options(const Recipe& recipe) {
-  const OptimizerRecipe& o = recipe.optimizer;
-  const ScheduleRecipe& s = recipe.schedule;
-  using Kind = OptimizerOptions::Kind;
-  using Schedule = ScheduleOptions::Kind;
-  const bool fairseq_smoothing = recipe.loss.form == "fairseq";
-  return {.optimizer = {.kind = o.name == "sgd"     ? Kind::sgd
-                                : o.name == "adamw" ? Kind::adamw
-                                                    : Kind::adam,
-                        .beta1 = o.betas[0],
-                        .beta2 = o.betas[1],
-                        .epsilon = o.eps,
-                        .momentum = o.momentum,
-                        .weight_decay = o.weight_decay,
-                        .form = o.form == "fairseq" ? OptimizerOptions::Form::fairseq : OptimizerOptions::Form::torch,
-                        .decay_all = o.decay_all},
-          .schedule = {.kind = s.name == "step"           ? Schedule::step
-                               : s.name == "cosine"       ? Schedule::cosine
-                               : s.name == "inverse_sqrt" ? Schedule::inverse_sqrt
-                                                          : Schedule::constant,
-                       .lr = o.lr,
-                       .warmup = s.warmup,
-                       .warmup_lr = s.warmup_lr,
-                       .milestones = s.milestones,
-                       .gamma = s.gamma,
-                       .min_lr = s.min_lr},
-          .clip_norm = o.clip_norm,
-          .label_smoothing = recipe.loss.label_smoothing,
-          .smoothing_form = fairseq_smoothing ? Smoothing::fairseq : Smoothing::torch,
-          .epochs = recipe.epochs,
-          .batch_size = recipe.batch_size,
-          .eval_batch_size = recipe.eval_batch_size,
-          .seed = recipe.seed};
 }
 
 /// Everything that changes the updates must be as it was; a longer run, another data folder or other ways to look at it may differ.
@@ -95,11 +61,14 @@ class Run {
         name_(recipe.name),
         epochs_(recipe.epochs),
         checkpoint_every_(recipe.checkpoint_every),
+        device_(open_device(command.device, device_note_)),
         folder_(command.out.empty() ? fs::path("runs") / recipe.name : fs::path(command.out)),
         data_(open_data(recipe)),
         model_(open_model(recipe, data_.train->item_shape(), data_.train->classes())),
-        trainer_(*model_, *data_.train, trainer_options(recipe)),
+        trainer_(*model_, *data_.train, trainer_options(recipe, device_)),
         progress_({.mode = parse_progress_mode(command.progress), .quiet = command.quiet}) {
+    if (!device_note_.empty()) progress_.note(device_note_);
+    if (device_.kind() != DeviceKind::cpu) progress_.note("device " + device_.backend().name());
     progress_.note("train  " + data_.train->description());
     progress_.note("test   " + data_.test->description());
     progress_.note(fmt::format("model  {}, {} parameters", recipe.model.at("name").get<std::string>(), model_->parameter_count()));
@@ -157,7 +126,7 @@ class Run {
     return {{"config", config_},
             {"version", SINKGRAD_VERSION},
             {"seed", trainer_.state().seed},
-            {"device", "cpu"},
+            {"device", device_.backend().name()},
             {"threads", threads()},
             {"parameters", model_->parameter_count()},
             {"train", data_.train->description()},
@@ -221,6 +190,8 @@ class Run {
   Json config_;
   std::string name_;
   int64_t epochs_, checkpoint_every_, report_every_ = 1;
+  std::string device_note_;
+  Device device_;
   fs::path folder_;
   DataSplits data_;
   std::unique_ptr<Classifier> model_;
@@ -260,6 +231,7 @@ void add_train(CLI::App& app) {
   command->add_option("-o,--out", options->out, "the folder of the run [runs/NAME]");
   command->add_flag("--resume", options->resume, "continue the run in that folder, to the bit");
   command->add_option("--seed", options->seed, "of initial weights, data order and dropout [the recipe's]")->check(natural_number);
+  add_device_option(*command, options->device, "where to compute; the same device and seed give the same bits");
   command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
   command->add_option("--max-steps", options->max_steps, "stop after so many updates in all [as many as the epochs have]")->check(positive_integer);
   command->add_option("--log-every", options->log_every, "updates per line of metrics.jsonl [a twentieth of an epoch]")->check(positive_integer);

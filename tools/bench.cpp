@@ -1,0 +1,132 @@
+// `sinkgrad bench`: times ops, fused attention and training steps on a device, and says what fraction of the device's own ceilings
+// (a large copy, a large matrix product) each reaches.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "core/parallel.h"
+#include "nn/trainer.h"
+#include "tools/benchmark.h"
+#include "tools/commands.h"
+#include "tools/device_option.h"
+#include "tools/experiment.h"
+#include "tools/option_checks.h"
+
+namespace sinkgrad {
+namespace {
+
+struct BenchCommand {
+  std::string device = "cpu", precision = "f32", filter, json;
+  std::vector<std::string> suites;
+  double seconds = 0.2;
+  bool large = false, floors = false;
+};
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const Work& w, double seconds, const Ceilings& c) {
+  const double floor = std::max(w.bytes / c.copy_bytes, w.flops / c.gemm_flops);
+  return {{"seconds", seconds}, {"bytes", w.bytes}, {"flops", w.flops}, {"exps", w.exps}, {"fraction_of_ceiling", seconds > 0 ? floor / seconds : 0}};
+}
+
+void print_line(const std::string& name, const Json& forward, const Json& backward) {
+  auto part = [](const Json& j) {
+    const double s = j.at("seconds");
+    return fmt::format("{:>10.1f} us {:>7.0f} GB/s {:>8.0f} GFLOP/s {:>4.0f} %", s * 1e6, s > 0 ? j.at("bytes").get<double>() / s / 1e9 : 0,
+                       s > 0 ? j.at("flops").get<double>() / s / 1e9 : 0, 100 * j.at("fraction_of_ceiling").get<double>());
+  };
+  fmt::print("{:<28} {}   {}\n", name, part(forward), part(backward));
+  std::fflush(stdout);
+}
+
+/// One update of a recipe's model on its data, or on synthetic items where the data is not on this machine.
+Json time_training_step(const std::string& recipe_name, int iterations, Device device, double seconds) {
+  const Recipe recipe = load_recipe(recipe_name, {fmt::format("model.iterations={}", iterations)});
+  const DataSplits data = open_data(recipe);
+  const auto model = open_model(recipe, data.train->item_shape(), data.train->classes());
+  Trainer trainer(*model, *data.train, trainer_options(recipe, device));
+  const Timing t = measure(device, seconds, [&] {
+    if (trainer.epoch_complete()) trainer.end_epoch(0);
+    trainer.step();
+  });
+  return {{"seconds", t.median}, {"samples", t.samples}, {"items", recipe.batch_size}};
+}
+
+void run(const BenchCommand& command) {
+  if (command.floors) {  // an H200: copy and product rates read on one, exponentials and FMAs from 132 multiprocessors at 1.755 GHz
+    fmt::print("{}", attention_floors({"an NVIDIA H200", 4.3e12, 790e12, 3.7e12, 2.97e13}));
+    return;
+  }
+  std::string note;
+  const Device device = open_device(command.device, note);
+  if (!note.empty()) fmt::print(stderr, "{}\n", note);
+  const Precision precision = command.precision == "tf32" ? Precision::tf32 : command.precision == "bf16" ? Precision::bf16 : Precision::full;
+  auto wanted = [&](const std::string& suite) {
+    return command.suites.empty() || std::find(command.suites.begin(), command.suites.end(), suite) != command.suites.end();
+  };
+  const Ceilings ceilings = measure_ceilings(device, precision, command.seconds);
+  Json report{{"device", device.backend().name()},
+              {"threads", threads()},
+              {"precision", command.precision},
+              {"copy_bytes_per_second", ceilings.copy_bytes},
+              {"gemm_flops_per_second", ceilings.gemm_flops},
+              {"cases", Json::array()}};
+  fmt::print("device {}, {} products: copy {:.0f} GB/s, matrix product {:.0f} GFLOP/s\n", device.backend().name(), command.precision,
+             ceilings.copy_bytes / 1e9, ceilings.gemm_flops / 1e9);
+  fmt::print("{:<28} {:>10}{:>44}\n", "case", "forward", "backward");
+  std::vector<BenchCase> cases;
+  for (auto& list : {op_cases(), attention_cases(!command.large)})
+    for (const BenchCase& c : list)
+      if (wanted(c.suite) && c.name.find(command.filter) != std::string::npos) cases.push_back(c);
+  for (const BenchCase& c : cases) {
+    const BenchResult r = measure(c, device, precision, command.seconds);
+    const Json forward = to_json(c.forward, r.forward.median, ceilings),
+               backward = to_json(c.backward, std::max(0.0, r.both.median - r.forward.median), ceilings);
+    print_line(c.name, forward, backward);
+    Json entry{{"suite", c.suite}, {"name", c.name}};
+    for (const auto& [key, value] : c.parameters) entry[key] = value;
+    entry.update({{"forward", forward}, {"backward", backward}, {"tape_bytes", r.tape_bytes}, {"samples", r.both.samples}});
+    report["cases"].push_back(entry);
+  }
+  if (wanted("steps"))
+    for (const char* recipe : {"mnist_patch_small", "set_shapes_small"})
+      for (const int l : {1, 3}) {
+        const std::string name = fmt::format("step {} l={}", recipe, l);
+        if (name.find(command.filter) == std::string::npos) continue;
+        try {
+          Json entry = time_training_step(recipe, l, device, command.seconds);
+          fmt::print("{:<28} {:>10.1f} us an update of {} items\n", name, entry.at("seconds").get<double>() * 1e6, entry.at("items").get<int64_t>());
+          entry.update({{"suite", "steps"}, {"name", name}});
+          report["cases"].push_back(entry);
+        } catch (const IoError& error) {
+          fmt::print("{:<28} skipped: {}\n", name, error.what());
+        }
+      }
+  if (!command.json.empty()) write_file(command.json, report.dump(2) + "\n");
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* sub = app.add_subcommand("bench", "Time ops, attention and training steps on a device");
+  auto command = std::make_shared<BenchCommand>();
+  add_device_option(*sub, command->device, "where to compute");
+  sub->add_option("--precision", command->precision, "of the operands of matrix products")
+      ->check(CLI::IsMember({"f32", "tf32", "bf16"}))
+      ->capture_default_str();
+  sub->add_option("--suite", command->suites, "ops, attention, steps [all]")->check(CLI::IsMember({"ops", "attention", "steps"}));
+  sub->add_option("--filter", command->filter, "only cases whose name contains this");
+  sub->add_option("--seconds", command->seconds, "of running per measurement, at least")->check(positive_number)->capture_default_str();
+  sub->add_flag("--large", command->large, "attention at the sizes of a large GPU");
+  sub->add_flag("--floors", command->floors, "only print the least work and time of the large attention cases, as Markdown");
+  sub->add_option("--json", command->json, "also write the results to this file");
+  sub->footer(
+      "Example: sinkgrad bench --suite attention --filter 256x256 --json bench.json\n"
+      "Times are medians; the fraction is that of the larger of bytes over copy rate and FLOPs over product rate.");
+  sub->callback([command] { run(*command); });
+}
+
+}  // namespace sinkgrad
