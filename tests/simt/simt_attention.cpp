@@ -207,6 +207,33 @@ TEST_CASE("larger matrices and wide heads") {
   check({.n = 20, .m = 300, .d = 12, .e = 68, .options = {.iterations = 21}}, kDouble);
 }
 
+TEST_CASE("every variant in every precision") {
+  for (const AttentionVariant variant : {AttentionVariant::block, AttentionVariant::cluster, AttentionVariant::streaming})
+    for (Setting s : {kDouble, kSingle, kBf16, kTf32}) {
+      s.variant = variant;
+      for (const int l : {1, 4, 5}) check({.heads = 2, .n = 70, .m = 66, .d = 16, .e = 16, .options = {.iterations = l}, .keys = l == 5}, s);
+      s.offset = 1;
+      check({.n = 40, .m = 50, .d = 8, .e = 8, .options = {.iterations = 3}}, s);
+    }
+}
+
+TEST_CASE("stripes shared by a cluster") {
+  Setting s = kSingle;
+  s.variant = AttentionVariant::streaming;
+  for (const int64_t m : {600, 1100}) check({.n = 33, .m = m, .d = 8, .e = 8, .options = {.iterations = 3}}, s);
+  s.precision = Precision::bf16;
+  check({.n = 40, .m = 700, .d = 16, .e = 16, .options = {.iterations = 5}}, s);
+}
+
+TEST_CASE("scores that leave the range of the scalings") {
+  for (const AttentionVariant variant : {AttentionVariant::block, AttentionVariant::cluster, AttentionVariant::streaming}) {
+    Setting s = kSingle;
+    s.variant = variant;
+    for (const double shift : {60.0, 90.0, 200.0})
+      check({.n = 40, .m = 36, .d = 8, .e = 8, .options = {.iterations = 5}, .family = static_cast<Family>(1), .size = shift}, s);
+  }
+}
+
 TEST_CASE("masks") {
   for (const Setting& s : {kDouble, kSingle})
     for (int l : {1, 2, 3, 4, 5}) {
