@@ -2,6 +2,7 @@
 //   O = P V        dV = P^T dO      dS = undo(dO V^T)      dQ = scale dS K      dK = scale dS^T Q
 // Heads are slices of the last dimension: the products take them by their row length, nothing is moved.
 #include "core/op.h"
+#include "ops/cpu/attention_matrix.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/sinkhorn.h"
 
@@ -41,6 +42,28 @@ void masked_scores(const Sizes& s, std::span<const View> in, double scale, int64
   exclude_masked(in.subspan(3), b, s.n, s.m, x);
 }
 
+template <class T>
+AttentionMatrix<T> matrix_of(const Sizes& s, std::span<const View> in, std::span<const View> saved, const SinkhornTask& task, double scale,
+                             int64_t i) {
+  const int64_t b = i / s.heads, h = i % s.heads;
+  auto mask = [&](size_t k, int64_t offset) { return in[k] ? in[k].as<int32_t>() + offset : nullptr; };
+  return {s.n,
+          s.m,
+          s.d,
+          s.e,
+          in[0].as<T>() + s.q_at(b, h),
+          in[1].as<T>() + s.k_at(b, h),
+          in[2].as<T>() + s.v_at(b, h),
+          s.q_row,
+          s.v_row,
+          mask(3, b * s.m),
+          mask(4, b * s.n),
+          mask(5, in[5] && in[5].shape.rank() == 3 ? b * s.n * s.m : 0),
+          static_cast<T>(scale),
+          task,
+          sinkhorn_state<T>(saved, task, i)};
+}
+
 }  // namespace
 
 void sinkhorn_attention_forward(const Forward& f) {
@@ -49,11 +72,14 @@ void sinkhorn_attention_forward(const Forward& f) {
   const double scale = f.attrs.get("scale");
   dispatch(f.dtype(), [&]<class T>() {
     s.each(task.iterations + s.d + s.e, [&](int64_t i, int64_t b, int64_t h) {
+      T* o = f.out.as<T>() + s.o_at(b, h);
+      if (attention_forward(matrix_of<T>(s, f.in, f.saved, task, scale, i), o, f.saved.size() > 4 ? f.saved[4].as<T>() + i * s.n * s.m : nullptr))
+        return;
       ScratchScope scratch;
       T* p = f.saved.size() > 4 ? f.saved[4].as<T>() + i * s.n * s.m : scratch.take<T>(s.n * s.m);
       masked_scores(s, f.in, scale, b, h, p);
       SinkhornMatrix<T>(task, p, scratch, f.saved[3].as<T>() + i * s.n).forward(sinkhorn_state<T>(f.saved, task, i));
-      gemm(false, false, s.n, s.e, s.m, T(1), p, s.m, f.in[2].as<T>() + s.v_at(b, h), s.v_row, T(0), f.out.as<T>() + s.o_at(b, h), s.v_row);
+      gemm(false, false, s.n, s.e, s.m, T(1), p, s.m, f.in[2].as<T>() + s.v_at(b, h), s.v_row, T(0), o, s.v_row);
     });
   });
 }
@@ -65,6 +91,13 @@ void sinkhorn_attention_backward(const Backward& g) {
   dispatch(g.dtype(), [&]<class T>() {
     auto beta = [&](size_t k) { return g.in_grad[k].add ? T(1) : T(0); };
     s.each(2 * (task.iterations + s.d + s.e), [&](int64_t i, int64_t b, int64_t h) {
+      if (task.gradient != SinkhornGradient::implicit) {
+        auto at = [&](size_t k, int64_t offset) { return g.in_grad[k] ? g.in_grad[k].as<T>() + offset : nullptr; };
+        const AttentionGradients<T> to{at(0, s.q_at(b, h)), at(1, s.k_at(b, h)), at(2, s.v_at(b, h)),
+                                       g.in_grad[0].add,    g.in_grad[1].add,    g.in_grad[2].add};
+        if (attention_backward(matrix_of<T>(s, g.in, g.saved, task, scale, i), g.out.as<T>() + s.o_at(b, h), g.out_grad.as<T>() + s.o_at(b, h), to))
+          return;
+      }
       ScratchScope scratch;
       T *x = scratch.take<T>(s.n * s.m), *p = scratch.take<T>(s.n * s.m), *ds = scratch.take<T>(s.n * s.m);
       const T *q = g.in[0].as<T>() + s.q_at(b, h), *k = g.in[1].as<T>() + s.k_at(b, h), *v = g.in[2].as<T>() + s.v_at(b, h),
