@@ -84,7 +84,7 @@ void walk_back(Scratch& scratch, const AttentionShape& s, const Backward& b, con
                Span<const Real> weighted, Span<int32_t> drifts) {
   const int64_t n = s.matrices() * padded(s.n), m = s.matrices() * padded(s.m);
   const Span<Real> h = scratch.take<Real>(m);
-  multiply_lines(s, LineProducts<Real, Real, Real>{
+  multiply_lines(s, LineProducts<F, Real, Real>{
                         .to = h, .a = span<const Real>(b.in[2]), .b = o.dv, .less = weighted, .lines = s.m, .dims = s.e, .valid = o.valid.columns});
   state.h = h;
   state.row = scratch.take<Real>(n);
@@ -136,15 +136,15 @@ void backward(const AttentionShape& s, const Backward& b) {
                          .df = df,
                          .weight = weight,
                          .direct = direct};
-  multiply_lines(s, LineProducts<Real, Real, Real>{.to = delta,
-                                                   .a = span<const Real>(b.out_grad),
-                                                   .b = span<const Real>(b.out),
-                                                   .lines = s.n,
-                                                   .dims = s.e,
-                                                   .valid = o.valid.rows,
-                                                   .taken = o.taken,
-                                                   .direct = direct,
-                                                   .ranked = ranked});
+  multiply_lines(s, LineProducts<F, Real, Real>{.to = delta,
+                                                .a = span<const Real>(b.out_grad),
+                                                .b = span<const Real>(b.out),
+                                                .lines = s.n,
+                                                .dims = s.e,
+                                                .valid = o.valid.rows,
+                                                .taken = o.taken,
+                                                .direct = direct,
+                                                .ranked = ranked});
   if (b.in_grad[2] || count > 0)
     launch_value_gradient(
         ValueGradient<F>{.shape = s, .masks = o.masks, .queries = o.queries, .keys = o.keys, .weight = ranked, .weighted = weighted, .dv = o.dv});

@@ -60,9 +60,11 @@ void launch_value_gradient(const ValueGradient<F>& a);
 template <class T>
 Span<int32_t> load_taken(Scratch& scratch, const AttentionShape& s, Span<const T> stats);
 
-/// to_i = a_i . b_i - less_i over the lines of (B, lines, H dims); 0 for excluded ones.
-template <class Real, class A, class B>
+/// to_i = a_i . b_i - less_i over the lines of (B, lines, H dims); 0 for excluded ones. `a` is rounded like the operand of a product that
+/// it also is, so that what should cancel does.
+template <class F, class A, class B>
 struct LineProducts {
+  using Real = typename F::Value;
   Span<Real> to;  ///< (matrices, padded)
   Span<const A> a;
   Span<const B> b;
@@ -72,8 +74,8 @@ struct LineProducts {
   Span<const int32_t> taken = {};       ///< (matrices); if present:
   Span<Real> direct = {}, ranked = {};  ///< the same where a column step is the last, and where a row step is; else 0
 };
-template <class Real, class A, class B>
-void multiply_lines(const AttentionShape& s, const LineProducts<Real, A, B>& a);
+template <class F, class A, class B>
+void multiply_lines(const AttentionShape& s, const LineProducts<F, A, B>& a);
 
 /// The columns of A and B: a rank per half-step, one for a frozen gradient, two for an implicit one.
 enum class Ranks : uint8_t { unrolled, frozen, implicit };
@@ -85,11 +87,14 @@ struct RankColumns {
   Rounds<Real> rounds;
   Span<const Real> row, column;  ///< delta, or alpha and beta: (matrices, padded)
 };
-/// Columns behind those of dO and V that so many ranks take; in bf16 each is a sum of two numbers, so that it keeps the digits of dO V^T.
+/// Columns that a rank takes. Where operands are rounded A and B are sums of two numbers, since their product cancels against dO V^T:
+/// A B^T = A_high B_high + A_high B_low + A_low B_high.
+template <class F>
+constexpr int kRankParts = std::is_same_v<F, Full<typename F::Value>> ? 1 : 3;
+/// Columns behind those of dO and V that so many ranks take.
 template <class F>
 int64_t rank_columns(int64_t ranks) {
-  const int64_t columns = kRoundsCells<F> ? 3 * ranks : ranks;
-  return (columns + 1) / 2 * 2;
+  return (kRankParts<F> * ranks + 1) / 2 * 2;
 }
 /// Writes -A behind the columns of dO and B behind those of V.
 template <class F>

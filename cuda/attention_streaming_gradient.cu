@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kStripeThreads) attention_value_gradient(Strip
       each_row<1>([&](int i, int h, int) {
         Real& e = p[i][q][2 * h + c];
         e = exp2_fast(((e - max) + query) + potential[i][h]);
-        weighted[i][h] += e * weight;
+        weighted[i][h] += rounded<F>(e) * weight;  // as dV has it
       });
     });
     slot = ring.next(issue);

@@ -177,10 +177,9 @@ void implicit_backward(const AttentionShape& s, const Backward& b) {
   };
 
   add_parts(output, {}, solver.b);
+  multiply_lines(s, LineProducts<F, T, double>{.to = r, .a = span<const T>(b.out_grad), .b = out, .lines = s.n, .dims = s.e, .valid = o.valid.rows});
   multiply_lines(
-      s, LineProducts<double, T, double>{.to = r, .a = span<const T>(b.out_grad), .b = out, .lines = s.n, .dims = s.e, .valid = o.valid.rows});
-  multiply_lines(s, LineProducts<double, T, double>{
-                        .to = solver.c, .a = span<const T>(b.in[2]), .b = o.dv, .lines = s.m, .dims = s.e, .valid = o.valid.columns});
+      s, LineProducts<F, T, double>{.to = solver.c, .a = span<const T>(b.in[2]), .b = o.dv, .lines = s.m, .dims = s.e, .valid = o.valid.columns});
   sweep({}, {}, {.normalise = false, .x = r, .y = a}, true);
   launch(KERNEL(attention_start_solver), {.blocks = s.matrices(), .threads = kSolverThreads}, solver);
   const int64_t most = std::min(4 * std::min(s.n, s.m) + 20, kMostIterations);

@@ -22,7 +22,7 @@ __global__ void attention_valid_lines(AttentionShape s, AttentionMasksView masks
         found = warp_any(j < across && !(is_row ? masks.key(s, b, j) || masks.pair(s, b, i, j) : masks.query(s, b, j) || masks.pair(s, b, j, i)));
       }
     if (lane_index() != 0) continue;
-    if (i == 0 && is_row && !masks.keys && !masks.queries && !masks.pairs) {  // nothing is left to count
+    if (k % lines == 0 && !masks.keys && !masks.queries && !masks.pairs) {  // nothing is left to count
       counts[2 * b] = static_cast<int32_t>(s.m > 0 ? s.n : 0);
       counts[2 * b + 1] = static_cast<int32_t>(s.n > 0 ? s.m : 0);
     }

@@ -22,8 +22,9 @@ __global__ void attention_load_taken(Span<const T> stats, Span<int32_t> taken) {
 }
 
 /// A warp per line.
-template <class Real, class A, class B>
-__global__ void attention_multiply_lines(AttentionShape s, LineProducts<Real, A, B> p) {
+template <class F, class A, class B>
+__global__ void attention_multiply_lines(AttentionShape s, LineProducts<F, A, B> p) {
+  using Real = typename F::Value;
   const int64_t rows = padded(p.lines);
   for (int64_t k = thread_index() / kWarp; k < s.matrices() * rows; k += thread_count() / kWarp) {
     const int64_t b = k / rows / s.heads, h = k / rows % s.heads, i = k % rows, at = ((b * p.lines + i) * s.heads + h) * p.dims;
@@ -31,7 +32,7 @@ __global__ void attention_multiply_lines(AttentionShape s, LineProducts<Real, A,
     Real sum = 0;
     if (valid)
       for (int64_t c = lane_index(); c < p.dims; c += kWarp)
-        sum += static_cast<Real>(static_cast<A>(p.a[at + c])) * static_cast<Real>(static_cast<B>(p.b[at + c]));
+        sum += rounded<F>(static_cast<Real>(static_cast<A>(p.a[at + c]))) * static_cast<Real>(static_cast<B>(p.b[at + c]));
     sum = warp_sum(sum);
     if (lane_index() != 0) continue;
     p.to[k] = valid && p.less ? sum - p.less[k] : sum;
@@ -132,15 +133,15 @@ __device__ Real rank_value(const RankColumns<Real>& a, bool is_row, int64_t matr
   return rank % 2 == 0 ? exp2_fast(g) * r.weight[at_round] : exp2_fast(g);
 }
 
-/// The same as column `column` behind an operand. In bf16 A B^T = A_high B_high + A_high B_low + A_low B_high, three columns each.
+/// Column `column` behind an operand: of -A, or of B.
 template <class F>
 __device__ typename F::Value rank_column(const RankColumns<typename F::Value>& a, bool is_row, int64_t matrix, int64_t i, int64_t column,
                                          int64_t ranks) {
-  constexpr int parts = kRoundsCells<F> ? 3 : 1;
+  constexpr int parts = kRankParts<F>;
   if (column / parts >= ranks) return 0;
   const typename F::Value x = rank_value(a, is_row, matrix, i, column / parts), signed_x = is_row ? -x : x;
   if constexpr (parts == 1) return signed_x;
-  const typename F::Value high = F::values(F::cell(signed_x, 0)).x[0];
+  const typename F::Value high = rounded<F>(signed_x);
   return column % parts == (is_row ? 2 : 1) ? signed_x - high : high;
 }
 
@@ -176,9 +177,9 @@ Span<int32_t> load_taken(Scratch& scratch, const AttentionShape& s, Span<const T
   return taken;
 }
 
-template <class Real, class A, class B>
-void multiply_lines(const AttentionShape& s, const LineProducts<Real, A, B>& a) {
-  launch(KERNEL(attention_multiply_lines<Real, A, B>), grid_stride(s.matrices() * padded(a.lines), 256, 256 / kWarp), s, a);
+template <class F, class A, class B>
+void multiply_lines(const AttentionShape& s, const LineProducts<F, A, B>& a) {
+  launch(KERNEL(attention_multiply_lines<F, A, B>), grid_stride(s.matrices() * padded(a.lines), 256, 256 / kWarp), s, a);
 }
 
 template <class Real>
@@ -208,9 +209,11 @@ void add_gradient(Span<const Real> from, const GradSpan<T>& to) {
 
 template Span<int32_t> load_taken(Scratch&, const AttentionShape&, Span<const float>);
 template Span<int32_t> load_taken(Scratch&, const AttentionShape&, Span<const double>);
-template void multiply_lines(const AttentionShape&, const LineProducts<float, float, float>&);
-template void multiply_lines(const AttentionShape&, const LineProducts<double, double, double>&);
-template void multiply_lines(const AttentionShape&, const LineProducts<double, float, double>&);
+template void multiply_lines(const AttentionShape&, const LineProducts<Full<float>, float, float>&);
+template void multiply_lines(const AttentionShape&, const LineProducts<Tf32, float, float>&);
+template void multiply_lines(const AttentionShape&, const LineProducts<Bf16, float, float>&);
+template void multiply_lines(const AttentionShape&, const LineProducts<Full<double>, double, double>&);
+template void multiply_lines(const AttentionShape&, const LineProducts<Full<double>, float, double>&);
 template struct RoundState<float>;
 template struct RoundState<double>;
 template void find_drifts(Scratch&, const AttentionShape&, const Rounds<float>&, Span<int32_t>);

@@ -2,6 +2,8 @@
 // memory for good, tiles of the other side stream past them; as many score tiles as fit are kept for a second look, the others
 // are computed twice. "Rows" are queries and "columns" keys in the kernels that own queries, the reverse in those that own keys.
 #pragma once
+#include <type_traits>
+
 #include "cuda/attention.h"
 #include "cuda/fragment.h"
 #include "cuda/reduce.h"
@@ -26,6 +28,14 @@ template <>
 inline constexpr int kRowTiles<Full<float>> = 1;
 template <>
 inline constexpr int kRowTiles<Full<double>> = 1;
+
+/// x as an operand of a product holds it.
+template <class F>
+__device__ typename F::Value rounded(typename F::Value x) {
+  if constexpr (std::is_same_v<F, Bf16>) return F::values(F::cell(x, 0)).x[0];
+  if constexpr (std::is_same_v<F, Tf32>) return bits_to_float(round_tf32(x));
+  return x;
+}
 
 /// One operand of every matrix: (matrices, rows, width) cells of which `used` matter; zeros beyond the real rows and columns.
 template <class F>
