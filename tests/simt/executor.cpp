@@ -127,11 +127,10 @@ void meet(Group& group, const char* word, WarpOp op, const Place& place) {
   }
   if (group.arrived == 0)
     group.first = &me;
-  else if (group.first->op != op || group.first->word != word || !same_place(group.first->place, place))
+  else if (group.first->word != word || !same_place(group.first->place, place))
     fail(Fault::divergence,
          cat(word, " at ", text(place), " while ", name_of(*group.first), " is at ", group.first->word, ", ", text(group.first->place)), &place);
   me.word = word;
-  me.op = op;
   me.place = place;
   set_waiting(me);
   if (++group.arrived == group.size) {

@@ -65,7 +65,6 @@ struct Fiber : ThreadState {
   int index = 0, warp = 0;  ///< within the cluster
   Stamp code = 0;
   const char* word = nullptr;  ///< at which it waits
-  WarpOp op = WarpOp::sync;
   Place place;
   std::vector<Copy> copies;       ///< on their way, in order
   std::vector<size_t> committed;  ///< ends of the groups among them

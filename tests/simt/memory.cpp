@@ -85,13 +85,11 @@ void note_read(Cell& c, int64_t index, const Place& place) {
   }
   if (!is_behind<memory>(c.writer)) [[unlikely]]
     report_race<memory>(c.writer, c.in_flight ? "began to fill by copy_async" : "wrote", c.writer_line, false, index, place);
-  const bool first_is_behind = is_behind<memory>(c.readers[0]), second_is_behind = is_behind<memory>(c.readers[1]);
   const auto line = static_cast<uint16_t>(place.line());
-  if (first_is_behind) {
+  if (is_behind<memory>(c.readers[0])) {
     c.readers[0] = now;
     c.reader_lines[0] = line;
-    if (second_is_behind) c.readers[1] = 0;
-  } else if (second_is_behind || span_of(c.readers[0], now) > span_of(c.readers[0], c.readers[1])) {
+  } else if (is_behind<memory>(c.readers[1]) || span_of(c.readers[0], now) > span_of(c.readers[0], c.readers[1])) {
     c.readers[1] = now;
     c.reader_lines[1] = line;
   }
@@ -112,7 +110,7 @@ void note_write(Cell& c, int64_t index, const Place& place) {
       report_race<memory>(c.readers[k], "read", c.reader_lines[k], true, index, place);
   c.writer = g_now.stamp;
   c.writer_line = static_cast<uint16_t>(place.line());
-  c.readers[0] = c.readers[1] = 0;
+  c.readers[0] = c.readers[1] = 0;  // also this thread's: its next read must look at the cell again
 }
 
 // Global memory: shadows in pages, found through a table and a small cache before it.

@@ -1,6 +1,8 @@
 // Cases are run in processes of their own (simt_jobs.h); their ends travel as JSON.
 #include "simt/simt_cases.h"
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -58,9 +60,8 @@ std::pair<std::string, int> run_command(const std::string& command) {
 }
 
 CaseEnd run_test_case(const std::string& program, const std::string& name) {
-  char report[] = "/tmp/simt_report_XXXXXX";
-  close(mkstemp(report));
-  setenv("SIMT_REPORT", report, 1);
+  const std::filesystem::path report = std::filesystem::temp_directory_path() / cat("simt_report_", getpid());
+  setenv("SIMT_REPORT", report.c_str(), 1);
   setenv("SIMT_SKIP_BARRIER", settings().skipped_barrier.c_str(), 1);
   setenv("OMP_NUM_THREADS", "1", 1);
   std::string pattern;  // a name is a pattern to Catch2
@@ -74,7 +75,8 @@ CaseEnd run_test_case(const std::string& program, const std::string& name) {
   if (j.is_object()) end.sites = j["sites"].get<decltype(end.sites)>();
   if (status != 0) {
     end.failure = output;
-    const std::string fault = j.is_object() ? j["fault"].get<std::string>() : "crash";
+    const bool too_long = WIFEXITED(status) ? WEXITSTATUS(status) == 128 + SIGXCPU : WTERMSIG(status) == SIGXCPU;
+    const std::string fault = j.is_object() ? j["fault"].get<std::string>() : too_long ? "hang" : "crash";
     end.noticed = fault.empty() ? "wrong result" : fault;
   }
   return end;

@@ -32,7 +32,7 @@ std::vector<Case> cases_of_program(const std::string& path);
 
 struct RunOptions {
   int jobs = 1;
-  double time_limit = 120;  ///< of one case, in seconds
+  double time_limit = 120;  ///< of one case, in seconds of a processor
 };
 /// Runs cases, each in a process of its own, and calls done(i, end) as they end, in any order.
 void run_cases(const std::vector<Case>& cases, const RunOptions& options, const std::function<void(size_t, const CaseEnd&)>& done);

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,8 @@
 namespace sinkgrad::simt {
 namespace {
 
+constexpr double kPatience = 20;  // wall-clock seconds per second of the limit: other work may fill the machine
+
 using Clock = std::chrono::steady_clock;
 
 struct Child {
@@ -29,7 +32,7 @@ struct Child {
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
 };
 
-Child begin(size_t i, const std::function<std::string(size_t)>& job) {
+Child begin(size_t i, double limit, const std::function<std::string(size_t)>& job) {
   int ends[2];
   require<IoError>(pipe(ends) == 0, "pipe: ", std::strerror(errno));
   std::fflush(nullptr);
@@ -37,6 +40,9 @@ Child begin(size_t i, const std::function<std::string(size_t)>& job) {
   require<IoError>(pid >= 0, "fork: ", std::strerror(errno));
   if (pid == 0) {
     setpgid(0, 0);  // what it starts ends with it
+    const auto seconds = static_cast<rlim_t>(limit);
+    const rlimit allowed{seconds, seconds + 1};
+    setrlimit(RLIMIT_CPU, &allowed);
     close(ends[0]);
     const std::string output = job(i);
     for (size_t at = 0; at < output.size();) {
@@ -63,7 +69,7 @@ JobEnd end(Child& c, double limit) {
   int status = 0;
   waitpid(c.pid, &status, 0);
   JobEnd e{c.output, "", c.seconds()};
-  if (c.stopped)
+  if (c.stopped || (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU))
     e.death = cat("hang: stopped after ", limit, " s");
   else if (WIFSIGNALED(status))
     e.death = cat("crash: ", strsignal(WTERMSIG(status)));
@@ -78,13 +84,13 @@ void run_jobs(size_t count, int at_once, double limit, const std::function<std::
               const std::function<void(size_t, const JobEnd&)>& done) {
   std::vector<Child> children;
   for (size_t next = 0; next < count || !children.empty();) {
-    while (next < count && children.size() < static_cast<size_t>(at_once)) children.push_back(begin(next++, job));
+    while (next < count && children.size() < static_cast<size_t>(at_once)) children.push_back(begin(next++, limit, job));
     std::vector<pollfd> polls;
     for (const Child& c : children) polls.push_back({c.pipe, POLLIN, 0});
     poll(polls.data(), polls.size(), 100);
     for (size_t i = children.size(); i-- > 0;) {
       Child& c = children[i];
-      if (!c.stopped && c.seconds() > limit) {
+      if (!c.stopped && c.seconds() > kPatience * limit) {
         kill(-c.pid, SIGKILL);
         c.stopped = true;
       }

@@ -12,7 +12,7 @@ struct JobEnd {
 };
 
 /// Calls job(0) .. job(count - 1), each in a process forked from this one, `at_once` at a time, and done(i, end) here as they end, in any
-/// order. A job that runs for longer than `limit` seconds is stopped, with all that it has started. This process must have started no
+/// order. A job that has used `limit` seconds of a processor is stopped, with all that it has started. This process must have started no
 /// threads.
 void run_jobs(size_t count, int at_once, double limit, const std::function<std::string(size_t)>& job,
               const std::function<void(size_t, const JobEnd&)>& done);

@@ -21,7 +21,7 @@ constexpr const char* kHelp = R"(simt [OP...] [options]
   --seed N           of the order and of nothing else (default 1)
   --dtype f32|f64    judge this one only
   --jobs N           processes at once (default: one per core)
-  --time-limit S     seconds for one sample (default 120)
+  --time-limit S     seconds of a processor for one sample (default 120)
   --multiprocessors N, --architecture A
                      of the GPU that kernels are told of (default 1, which makes loops over a grid go round; 90)
 

@@ -89,6 +89,22 @@ __global__ void far_reader(Span<float> y, int order) {
   y[thread_index()] = v;
 }
 
+/// Later reads of one warp must not hide the read of the other, which the write does not know of.
+__global__ void hidden_reader(Span<float> y) {
+  STATIC_SHARED(float, s, 1);
+  if (threadIdx.x == 0) s[0] = 1.0f;
+  block_sync();
+  float v = 0;
+  if (threadIdx.x == 32 || threadIdx.x == 0) v = s[0];
+  if (warp_index() == 0) {
+    warp_sync();
+    if (threadIdx.x == 1) v = s[0];
+    warp_sync();
+    if (threadIdx.x == 2) s[0] = 2.0f;
+  }
+  y[threadIdx.x] = v;
+}
+
 __global__ void blocks_meet_in_memory(Span<float> y, bool both_write) {
   if (threadIdx.x != 0) return;
   if (blockIdx.x == 0 || both_write) y[5] = 1.0f;
@@ -138,12 +154,16 @@ __global__ void pipeline(Span<const float> x, Span<float> y, int tiles) {
   y[me] = sum;
 }
 
-enum class CopyMistake { no_wait, no_commit, never_waits, source_changes, own_overwrite };
+enum class CopyMistake { no_wait, no_commit, never_waits, source_changes, own_overwrite, reads_again };
 template <CopyMistake mistake>
 __global__ void copy_wrongly(Span<float> x, Span<float> y) {
   STATIC_SHARED(float, s, 128);
   const int at = 4 * static_cast<int>(threadIdx.x);
   const Span<const float> source = x;
+  if constexpr (mistake == CopyMistake::reads_again) {
+    s[at] = 0.0f;
+    y[threadIdx.x] = s[at];
+  }
   copy_async(s, at, source, at);
   if constexpr (mistake != CopyMistake::no_commit) copy_async_commit();
   if constexpr (mistake == CopyMistake::source_changes) {
@@ -170,6 +190,7 @@ TEST_CASE("a missing block barrier is a race") {
   check_caught(Fault::race, {"all_write", "writes element 0", "wrote"}, [&] { launch(KERNEL(all_write), shape, span_of(y)); });
   check_caught(Fault::race, {"too_small"}, [&] { launch(KERNEL(too_small_a_barrier), shape, span_of(y)); });
   check_passes([&] { launch(KERNEL(many_readers), shape, span_of(y)); });
+  check_caught(Fault::race, {"block 0 thread 2", "block 0 thread 32"}, [&] { launch(KERNEL(hidden_reader), shape, span_of(y)); });
 }
 
 TEST_CASE("a race names both threads, the element and the place") {
@@ -235,6 +256,7 @@ TEST_CASE("asynchronous copies must be committed and waited for") {
   auto x = values(128), y = values(32);
   check_caught(Fault::in_flight, {"copy_async_wait must come first"},
                [&] { launch(KERNEL(copy_wrongly<CopyMistake::no_wait>), shape, span_of(x), span_of(y)); });
+  check_caught(Fault::in_flight, {"reads"}, [&] { launch(KERNEL(copy_wrongly<CopyMistake::reads_again>), shape, span_of(x), span_of(y)); });
   check_caught(Fault::in_flight, {}, [&] { launch(KERNEL(copy_wrongly<CopyMistake::no_commit>), shape, span_of(x), span_of(y)); });
   check_caught(Fault::in_flight, {"ends without"}, [&] { launch(KERNEL(copy_wrongly<CopyMistake::never_waits>), shape, span_of(x), span_of(y)); });
   check_caught(Fault::in_flight, {"writes"}, [&] { launch(KERNEL(copy_wrongly<CopyMistake::own_overwrite>), shape, span_of(x), span_of(y)); });
