@@ -224,10 +224,19 @@ TEST_CASE("sizes: teams, blocks, clusters and stripes that are full, odd or near
   for (const auto& [n, m] : {std::pair<int64_t, int64_t>{65, 24}, {25, 40}, {17, 129}, {18, 257}})
     for (int l : {1, 4, 5}) check({{1, 2, n, m}, {.iterations = l}}, {Place::block, Place::cluster, Place::streamed});
   check({{1, 1, 300, 130}, {.iterations = 3}}, {Place::block, Place::cluster, Place::streamed});
-  simt::settings().multiprocessors = 8;  // one matrix takes a cluster of its own accord, stripes are many
-  check({{1, 1, 140, 20}, {.iterations = 3}}, {Place::streamed});
   for (int l : {1, 2, 5}) check({{1, 1, 18, 520}, {.iterations = l}}, {Place::streamed});  // a block shares a row
   check({{1, 1, 1, 513}, {.iterations = 3}}, {Place::streamed});
+}
+
+TEST_CASE("one matrix on a large device: more stripes, and a cluster that it would not need") {
+  const Restore restore;
+  simt::settings().multiprocessors = 8;
+  const Case c{{1, 1, 140, 20}, {.iterations = 3}};
+  check(c, {Place::streamed});
+  simt::settings().architecture = 90;
+  const Used before;
+  compare(run(c, DType::f64, Device::cuda()), run(c, DType::f64, Device::cpu()), nullptr, DType::f64);
+  CHECK(Used().clusters > before.clusters);
 }
 
 TEST_CASE("rows too long for registers") {
