@@ -308,6 +308,17 @@ TEST_CASE("logsumexp of infinities and of nothing (fault 33)") {
   REQUIRE(tape.grad(x).shape == Shape{2, 0});
 }
 
+TEST_CASE("softmax does not lose a NaN among masked elements") {
+  for (const size_t at : {size_t{0}, size_t{1}, size_t{20}, size_t{39}}) {
+    std::vector<float> x(40, 1);
+    std::vector<int32_t> hidden(40, 1);
+    x[at] = NAN, hidden[at] = 0;
+    Tape tape;
+    const Tensor values = Tensor::of<float>({40}, x), mask = Tensor::of<int32_t>({40}, hidden);
+    CHECK(std::isnan(tape.value(softmax(tape.leaf(values), -1, tape.leaf(mask))).as<float>()[at]));
+  }
+}
+
 TEST_CASE("a masked softmax has gradient exactly 0 at the masked element (fault 17)") {
   for (DType dtype : {DType::f32, DType::f64}) {
     Tape tape(dtype);

@@ -110,7 +110,9 @@ struct Rows {
     each(
         n, [&](int64_t j) HWY_ATTR { a = hn::Max(a, f(load(x + j)...)); },
         [&](int64_t j, size_t c) HWY_ATTR { a = hn::Max(a, hn::IfThenElse(hn::FirstN(d, c), f(load(x + j, c)...), lowest)); });
-    return hn::GetLane(hn::MaxOfLanes(d, a));
+    const T top = hn::GetLane(hn::MaxOfLanes(d, a));
+    // Max may lose a NaN among elements that are all -inf otherwise; their sum keeps it.
+    return top > -std::numeric_limits<T>::infinity() || n == 0 ? top : reduce(n, f, x...);
   }
 };
 
