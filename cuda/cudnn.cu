@@ -2,7 +2,25 @@
 // than the deviation. It therefore sees a copy of x relative to the first row: one pass more in each direction (a read and a write),
 // and its mean is the one that the op keeps. What cuDNN itself does with (rows, channels) is 3 passes forward and 5 backward.
 #include "cuda/cudnn.h"
+
+#include <cstdlib>
+#include <string_view>
+
 #include "cuda/kernel.h"
+
+namespace sinkgrad::cuda {
+
+bool prefers_cudnn_batch_norm() {
+  static const bool prefers = [] {
+    const char* value = std::getenv("SINKGRAD_BATCH_NORM");
+    const std::string_view wanted = value ? value : "own";
+    require<DeviceError>(wanted == "own" || wanted == "cudnn", "SINKGRAD_BATCH_NORM must be own or cudnn, got '", wanted, "'");
+    return wanted == "cudnn";
+  }();
+  return prefers;
+}
+
+}  // namespace sinkgrad::cuda
 
 #if SINKGRAD_HAS_CUDNN
 #include <cudnn.h>

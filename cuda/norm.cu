@@ -6,6 +6,7 @@
 // costs no digits. layer_norm reads each tensor once and writes each once, both ways: rows are held in registers, and each block adds up
 // what its rows give dgain and dbias, for a second launch to sum. Rows longer than kHeldLine are swept several times, from cache.
 // batch_norm reads x once for both statistics and once for y; backward reads x and dy once for the sums and once for dx (eval: dy only).
+#include "cuda/cudnn.h"
 #include "cuda/fold.h"
 #include "cuda/lines.h"
 
@@ -404,6 +405,7 @@ struct Normalise {
 
 template <bool of_batch>
 void batch_norm_forward(const Forward& f) {
+  if (of_batch && prefers_cudnn_batch_norm() && cudnn_batch_norm_forward(f)) return;
   dispatch(f.dtype(), [&]<class T>() {
     BatchNorm<T> norm(f.in, f.attrs);
     const auto bias = span<const T>(f.in[2]);
@@ -463,6 +465,7 @@ struct Product {
 
 template <bool of_batch>
 void batch_norm_backward(const Backward& b) {
+  if (of_batch && prefers_cudnn_batch_norm() && cudnn_batch_norm_backward(b)) return;
   dispatch(b.dtype(), [&]<class T>() {
     BatchNorm<T> norm(b.in, b.attrs);
     if constexpr (of_batch)

@@ -12,8 +12,8 @@ pack() {
   # Machine code of the one architecture keeps the archive small; any other GPU compiles the PTX that goes with it.
   build "$root/build-gpu" -DSINKGRAD_CUDA=ON -DSINKGRAD_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES="${SINKGRAD_GPU_ARCHITECTURES:-90}"
   rm -rf "$pack" && mkdir -p "$pack/content/bin" "$pack/content/lib"
-  cp "$root"/build-gpu/bin/sinkgrad "$root"/build-gpu/tests/cuda/cuda_* "$pack/content/bin/" 2>/dev/null || cp "$root"/build-gpu/bin/sinkgrad "$pack/content/bin/"
-  cp -L "$root/build-gpu/libsinkgrad.so" "$pack/content/lib/"
+  cp "$root"/build-gpu/bin/sinkgrad "$root"/build-gpu/tests/cuda/cuda_tests "$pack/content/bin/"
+  cp -L "$root"/build-gpu/libsinkgrad.so "$root"/build-gpu/libsinkgrad_cuda.so "$pack/content/lib/"
   # CUDA's own libraries and the C library are there already; the rest comes along.
   for program in "$pack"/content/bin/* "$pack/content/lib/libsinkgrad.so"; do
     ldd "$program" | awk '$3 ~ /^\// { print $3 }' | grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcu[^/]*|libnv[^/]*)\.so' || true
@@ -70,9 +70,8 @@ print(":".join(sorted({d for r in roots for d in glob.glob(r + "/nvidia/**/lib",
   part device 20 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
   part info 20 "$here/bin/sinkgrad" info
   part gradcheck 90 "$here/bin/sinkgrad" gradcheck --device cuda
-  for program in "$here"/bin/cuda_*; do
-    [ -x "$program" ] && part "$(basename "$program")" 90 "$program"
-  done
+  part cuda_tests 90 "$here/bin/cuda_tests"
+  part cuda_tests_cudnn 30 env SINKGRAD_BATCH_NORM=cudnn "$here/bin/sinkgrad" gradcheck --device cuda --op batch_norm_train
   if command -v compute-sanitizer >/dev/null; then
     part memcheck 60 compute-sanitizer --error-exitcode 9 "$here/bin/sinkgrad" gradcheck --device cuda --op sinkhorn_attention
     part racecheck 60 compute-sanitizer --tool racecheck --error-exitcode 9 "$here/bin/sinkgrad" gradcheck --device cuda --op sinkhorn_attention
@@ -81,6 +80,7 @@ print(":".join(sorted({d for r in roots for d in glob.glob(r + "/nvidia/**/lib",
   fi
   part bench_f32 70 "$here/bin/sinkgrad" bench --device cuda --large --seconds 0.05 --json "$output/bench_f32.json"
   part bench_bf16 50 "$here/bin/sinkgrad" bench --device cuda --large --seconds 0.05 --suite attention --precision bf16 --json "$output/bench_bf16.json"
+  part bench_cudnn 20 env SINKGRAD_BATCH_NORM=cudnn "$here/bin/sinkgrad" bench --device cuda --seconds 0.05 --suite ops --filter batch_norm
   if python3 -c 'import torch' 2>/dev/null; then
     part bench_torch 100 env LD_LIBRARY_PATH= python3 "$here/bench_torch.py" --device cuda --large --json "$output/bench_torch.json"
   else
