@@ -308,6 +308,47 @@ TEST_CASE("logsumexp of infinities and of nothing (fault 33)") {
   REQUIRE(tape.grad(x).shape == Shape{2, 0});
 }
 
+/// The largest error of f over x, in units in the last place of the true value; both infinite or both NaN count as equal.
+template <class T, class Op, class Truth>
+double largest_error(const std::vector<T>& x, Op f, Truth truth) {
+  Tape tape(sizeof(T) == 4 ? DType::f32 : DType::f64);
+  const auto n = static_cast<int64_t>(x.size());
+  const Tensor values = Tensor::of<T>({n}, x);
+  const T* y = tape.value(f(tape.leaf(values))).template as<T>();
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const long double wanted = truth(static_cast<long double>(x[i]));
+    if ((std::isnan(y[i]) && std::isnan(wanted)) || static_cast<T>(wanted) == y[i]) continue;
+    const T size = static_cast<T>(std::abs(wanted));
+    const T unit = std::nextafter(size, std::numeric_limits<T>::infinity()) - size;
+    worst = std::max(worst, static_cast<double>(std::abs(static_cast<long double>(y[i]) - wanted) / unit));
+    if (!(worst < 1e6)) UNSCOPED_INFO("at " << x[i] << " got " << y[i] << ", the truth is " << static_cast<double>(wanted));
+  }
+  return worst;
+}
+
+TEMPLATE_TEST_CASE("exp, log and tanh are exact to a few units in the last place", "", float, double) {
+  using T = TestType;
+  using Limits = std::numeric_limits<T>;
+  RandomStream random(5, "ulps");
+  std::vector<T> any, positive{Limits::denorm_min(), Limits::min(), Limits::max(), 1, 0, Limits::infinity(), Limits::quiet_NaN(), -1};
+  for (int i = 0; i < 20000; ++i) {
+    const T size = std::exp2(static_cast<T>(random.uniform(i % 2 ? -40 : -3, 7)));
+    any.push_back(i % 3 ? size : -size);
+    positive.push_back(i % 4 ? size : std::exp2(static_cast<T>(random.uniform(Limits::min_exponent - 20, Limits::max_exponent - 1))));
+    positive.push_back(1 + static_cast<T>(random.uniform(-1e-3, 1e-3)));
+  }
+  std::vector<T> edges = any;
+  edges.insert(edges.end(), {T(0), T(-0.0), Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN(), Limits::min(), T(1e30), T(-1e30)});
+  CHECK(largest_error(positive, sinkgrad::log, [](long double x) { return std::log(x); }) <= 2);
+  CHECK(largest_error(edges, sinkgrad::tanh, [](long double x) { return std::tanh(x); }) <= 4);
+  // exp flushes what is below the smallest normal number.
+  CHECK(largest_error(edges, sinkgrad::exp, [](long double x) {
+          const long double y = std::exp(x);
+          return y < Limits::min() ? 0 : y;
+        }) <= 2);
+}
+
 TEST_CASE("softmax does not lose a NaN among masked elements") {
   for (const size_t at : {size_t{0}, size_t{1}, size_t{20}, size_t{39}}) {
     std::vector<float> x(40, 1);

@@ -11,50 +11,12 @@
 // After foreach_target.h.
 #include <hwy/highway.h>
 
+#include "ops/cpu/math-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace sinkgrad::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-/// 2^(x log2 e): x = k ln 2 + r with |r| <= ln 2 / 2, Taylor series for e^r (degree 7 or 13), exponent bits for 2^k.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Exp(D d, V x) {
-  using T = hn::TFromD<D>;
-  constexpr bool kSingle = sizeof(T) == 4;
-  constexpr T kLow = kSingle ? T(-87.33654) : T(-708.39641853226408), kHigh = kSingle ? T(88.72283) : T(709.78271289338397);
-  const hn::RebindToSigned<D> di;
-  const V clamped = hn::Max(hn::Min(x, hn::Set(d, kHigh)), hn::Set(d, kLow));
-  const V k = hn::Round(hn::Mul(clamped, hn::Set(d, T(1.4426950408889634))));
-  V r = hn::NegMulAdd(k, hn::Set(d, kSingle ? T(0.693359375) : T(0.693147180369123816490)), clamped);
-  r = hn::NegMulAdd(k, hn::Set(d, kSingle ? T(-2.12194440e-4) : T(1.90821492927058770002e-10)), r);
-  V p;
-  if constexpr (kSingle) {
-    p = hn::Set(d, T(1.0 / 5040));
-  } else {
-    p = hn::Set(d, T(1.0 / 6227020800));
-    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 479001600)));
-    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 39916800)));
-    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 3628800)));
-    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 362880)));
-    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 40320)));
-    p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 5040)));
-  }
-  p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 720)));
-  p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 120)));
-  p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 24)));
-  p = hn::MulAdd(p, r, hn::Set(d, T(1.0 / 6)));
-  p = hn::MulAdd(p, r, hn::Set(d, T(0.5)));
-  p = hn::MulAdd(p, r, hn::Set(d, T(1)));
-  p = hn::MulAdd(p, r, hn::Set(d, T(1)));
-  // Two factors, since 2^k itself overflows for the largest k.
-  const auto ki = hn::ConvertTo(di, k), half = hn::ShiftRight<1>(ki);
-  constexpr int kBits = kSingle ? 23 : 52, kBias = kSingle ? 127 : 1023;
-  auto power = [&](auto e) { return hn::BitCast(d, hn::ShiftLeft<kBits>(hn::Add(e, hn::Set(di, kBias)))); };
-  V y = hn::Mul(hn::Mul(p, power(half)), power(hn::Sub(ki, half)));
-  y = hn::IfThenElse(hn::Gt(x, hn::Set(d, kHigh)), hn::Set(d, std::numeric_limits<T>::infinity()), y);
-  y = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kLow)), y);
-  return hn::IfThenElse(hn::IsNaN(x), x, y);
-}
 
 /// Calls body(load, store) for full vectors and, for the rest, with zero-padded loads and partial stores.
 /// Lanes beyond n load as 0, so bodies that reduce pass their terms through `keep`.
