@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -33,6 +34,10 @@ enum class Precision : uint8_t {
 constexpr const char* name_of(Precision p) {
   constexpr const char* names[] = {"f32", "tf32", "bf16"};
   return names[static_cast<int>(p)];
+}
+/// The one of that name; any other name is f32.
+constexpr Precision precision_named(std::string_view name) {
+  return name == name_of(Precision::tf32) ? Precision::tf32 : name == name_of(Precision::bf16) ? Precision::bf16 : Precision::full;
 }
 
 /// Calls f.operator()<float>() or f.operator()<double>().

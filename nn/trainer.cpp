@@ -62,6 +62,7 @@ Trainer::Trainer(Classifier& model, const Dataset& train, const TrainerOptions& 
       loader_(train, options.batch_size, Purpose::training, options.seed),
       step_(options.device),
       replay_(options.device) {
+  tape_.set_precision(options.precision);
   if (options_.schedule.total == 0) options_.schedule.total = options_.epochs * loader_.batches();
   state_.seed = options.seed;
   state_.items = train.size();

@@ -28,6 +28,7 @@ struct TrainerOptions {
   Smoothing smoothing_form = Smoothing::torch;
   int64_t epochs = 10, batch_size = 64, eval_batch_size = 256;
   uint64_t seed = 1;
+  Precision precision = Precision::full;  ///< of the operands of matrix products
   Device device = Device::cpu();
 };
 

@@ -99,6 +99,7 @@ TEST_CASE("mistakes in --set are named") {
   CHECK_THAT(message_of_set("epochs=1.5"), Contains("'epochs' requires an integer, got 1.5"));
   CHECK_THAT(message_of_set("epochs=0"), Contains("'epochs' requires a number >= 1, got 0"));
   CHECK_THAT(message_of_set("epochs=9223372036854775808"), Contains("'epochs' requires an integer"));
+  CHECK_THAT(message_of_set("precision=f16"), Contains("'precision' requires"));
   CHECK_THAT(message_of_set("seed=-1"), Contains("'seed' requires an integer in [0, 2^64), got -1"));
   CHECK_THAT(message_of_set("optimizer.decay_all=yes"), Contains("requires true or false, got \"yes\""));
   CHECK_THAT(message_of_set("optimizer.betas=0.9"), Contains("requires a list of 2 numbers, got 0.9"));

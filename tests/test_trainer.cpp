@@ -117,6 +117,13 @@ std::string checkpoint_bytes(const Trainer& trainer) {
 
 }  // namespace
 
+TEST_CASE("a precision that the device does not have is refused before training") {
+  Net model;
+  TrainerOptions o = options();
+  o.precision = Precision::tf32;
+  REQUIRE_THROWS_WITH(Trainer(model, g_train, o), Contains("tf32 products need a CUDA device, got"));
+}
+
 TEST_CASE("fault 53: a resumed run equals one that did not stop, to the bit, wherever it stopped") {
   for (const auto kind : {OptimizerOptions::Kind::adamw, OptimizerOptions::Kind::sgd}) {
     Net net;

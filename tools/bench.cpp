@@ -63,7 +63,7 @@ void run(const BenchCommand& command) {
   std::string note;
   const Device device = open_device(command.device, note);
   if (!note.empty()) fmt::print(stderr, "{}\n", note);
-  const Precision precision = command.precision == "tf32" ? Precision::tf32 : command.precision == "bf16" ? Precision::bf16 : Precision::full;
+  const Precision precision = precision_named(command.precision);
   auto wanted = [&](const std::string& suite) {
     return command.suites.empty() || std::find(command.suites.begin(), command.suites.end(), suite) != command.suites.end();
   };

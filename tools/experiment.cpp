@@ -67,6 +67,7 @@ TrainerOptions trainer_options(const Recipe& recipe, Device device) {
           .batch_size = recipe.batch_size,
           .eval_batch_size = recipe.eval_batch_size,
           .seed = recipe.seed,
+          .precision = precision_named(recipe.precision),
           .device = device};
 }
 

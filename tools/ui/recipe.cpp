@@ -68,6 +68,7 @@ void each_field(Recipe& recipe, Visit&& visit) {
   visit("batch_size", recipe.batch_size, at_least(1));
   visit("eval_batch_size", recipe.eval_batch_size, at_least(1));
   visit("seed", recipe.seed, Rule());
+  visit("precision", recipe.precision, one_of({"f32", "tf32", "bf16"}));
   visit("checkpoint_every", recipe.checkpoint_every, at_least(0));
 }
 
