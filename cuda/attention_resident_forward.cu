@@ -46,9 +46,9 @@ struct ForwardMatrix {
         head(index % static_cast<int>(c.s.heads)),
         n(static_cast<int>(c.s.n)),
         m(static_cast<int>(c.s.m)),
-        queries(c.q, c.s.q_at(batch, head, 0), c.s.heads * c.s.d, n, static_cast<int>(c.s.d)),
-        value_rows(c.v, c.s.v_at(batch, head, 0), c.s.heads * c.s.e, m, static_cast<int>(c.s.e)),
-        keys(Rows<T>(c.k, c.s.k_at(batch, head, 0), c.s.heads * c.s.d, m, static_cast<int>(c.s.d)), {}) {
+        queries(c.q, c.s.q_at(batch, head, 0), n, static_cast<int>(c.s.d)),
+        value_rows(c.v, c.s.v_at(batch, head, 0), m, static_cast<int>(c.s.e)),
+        keys(Rows<T>(c.k, c.s.k_at(batch, head, 0), m, static_cast<int>(c.s.d)), {}) {
     block.take(memory);
   }
 
@@ -455,7 +455,7 @@ struct ForwardMatrix {
 };
 
 template <class F>
-__global__ void __launch_bounds__(kMaxWarps<F>* kWarp) resident_forward(ForwardCall<F> call) {
+__global__ void __launch_bounds__(kMaxWarps<F>* kWarp, 1) resident_forward(ForwardCall<F> call) {
   SharedMemory memory;
   ForwardMatrix<F>(call, memory).run();
 }
@@ -464,7 +464,8 @@ template <class F>
 bool forward(const AttentionShape& s, const Forward& x, AttentionVariant variant) {
   using T = typename F::Value;
   const int panel_cells = panel_cells_of(s.d, s.e);
-  const ResidentShape shape = fit_resident<F>(s, variant, panel_cells, kColumnVectors, kRowVectors, false);
+  const ResidentShape shape = fit_resident<F>(s, variant, panel_cells, kColumnVectors, kRowVectors, false,
+                                              [](const Launch& launch) { return takes_cluster(KERNEL(resident_forward<F>), launch); });
   if (shape.blocks == 0) return false;
   ForwardCall<F> call{.s = s,
                       .masks = AttentionMasksView(x.in),
@@ -478,8 +479,7 @@ bool forward(const AttentionShape& s, const Forward& x, AttentionVariant variant
                       .stats = span<T>(x.saved[2]),
                       .row_max = span<T>(x.saved[3]),
                       .plan = s.expose_plan ? span<T>(x.saved[4]) : Span<T>{}};
-  launch(KERNEL(resident_forward<F>),
-         {.blocks = s.matrices() * shape.blocks, .threads = shape.warps * kWarp, .shared_bytes = shape.shared_bytes, .cluster = shape.blocks}, call);
+  launch(KERNEL(resident_forward<F>), shape.launch(s.matrices()), call);
   return true;
 }
 

@@ -1,19 +1,22 @@
 // Sizes of a launch of resident Sinkhorn attention, what its kernels are given, and how operands move: rows of global memory, panels in
 // shared memory, results.
 #pragma once
+#include <limits>
+
 #include "cuda/attention.h"
 #include "cuda/fragment.h"
 
 namespace sinkgrad::cuda::resident {
 
-constexpr int kStrip = 16;  // rows, or columns, that a warp multiplies at a time
-constexpr int kWide = 128;  // the widest head
-constexpr int kChunk = 64;  // columns of a left operand, or of a result, that are in registers at a time
-constexpr int kSlots = 3;   // values that every warp posts for the cluster: see ResidentBlock::post()
+constexpr int kStrip = 16;      // rows, or columns, that a warp multiplies at a time
+constexpr int kWide = 128;      // the widest head
+constexpr int kChunk = 64;      // columns of a left operand, or of a result, that are in registers at a time
+constexpr int kMaxBlocks = 16;  // of a cluster
+constexpr int kSlots = 3;       // values that every warp posts for the cluster: see ResidentBlock::post()
 
 /// Registers of f64 hold half as much.
 template <class F>
-constexpr int kMaxWarps = sizeof(typename F::Value) == 8 ? 8 : 16;
+constexpr int kMaxWarps = sizeof(typename F::Value) == 8 ? 8 : 12;
 template <class F>
 constexpr int kMaxLines = sizeof(typename F::Value) == 8 ? 32 : 64;  // of a panel
 
@@ -43,8 +46,18 @@ struct ResidentShape {
   int column_vectors, row_vectors;  // what the kernel keeps besides the matrix
   size_t shared_bytes;
 
+  Launch launch(int64_t matrices) const {
+    return {.blocks = matrices * blocks, .threads = warps * kWarp, .shared_bytes = shared_bytes, .cluster = blocks};
+  }
   __device__ __host__ int row_strips() const { return rows / kStrip; }
   __device__ __host__ int column_strips() const { return cells / 8; }
+};
+
+/// Which matrix a block of the backward has and where it begins. In shared memory, because registers that hold it throughout would be spilled.
+struct MatrixPlace {
+  int index, batch, head;
+  int taken;           // half-steps
+  int64_t q, k, v, o;  // first elements
 };
 
 /// Threads that sum columns: `width` of them side by side, in as many groups as there are threads for; each group takes some rows.
@@ -67,6 +80,7 @@ ResidentShape resident_shape(int64_t n, int64_t m, int panel_cells, int blocks, 
   bytes += shared_bytes<typename F::Cell>(int64_t{2} * lines * tile_stride(panel_cells));
   if (kRoundsCells<F>) bytes += shared_bytes<Pair<T>>(int64_t{lines} * panel_cells);
   bytes += shared_bytes<Pair<T>>(int64_t{s.cells} * (column_vectors + 2 + (s.groups > 1 ? s.groups : 0)));
+  bytes += shared_bytes<MatrixPlace>(1);
   bytes += shared_bytes<T>(int64_t{s.rows} * row_vectors) + shared_bytes<T>(int64_t{2} * kSlots * s.warps + 2 * s.warps);
   s.shared_bytes = bytes;
   return s;
@@ -79,14 +93,15 @@ inline int panel_cells_of(int64_t along, int64_t over) {
   return cells > all ? cells : all;
 }
 
-/// The launch for a matrix, or blocks = 0 when it does not fit. Of the panels that fit, the largest that still leaves room for a second block
-/// on the multiprocessor, where any would.
-template <class F>
-ResidentShape fit_resident(const AttentionShape& s, AttentionVariant variant, int panel_cells, int column_vectors, int row_vectors, bool by_columns) {
-  const bool fits = s.n > 0 && s.m > 0 && s.d > 0 && s.e > 0 && s.d <= kWide && s.e <= kWide && s.n < (1 << 20) && s.m < (1 << 20);
+/// The launch for a matrix, or blocks = 0 when it does not fit; takes(launch) says whether the device can run it. Of the panels that fit, the largest
+/// that still leaves room for a second block on the multiprocessor, where any would.
+template <class F, class Takes>
+ResidentShape fit_resident(const AttentionShape& s, AttentionVariant variant, int panel_cells, int column_vectors, int row_vectors, bool by_columns,
+                           Takes takes) {
+  const bool fits = s.n > 0 && s.m > 0 && s.d > 0 && s.e > 0 && s.d <= kWide && s.e <= kWide && s.n < (1 << 20) && s.m < (1 << 20) &&
+                    s.heads <= std::numeric_limits<int>::max() / kWide;
   if (fits)
-    for (int blocks = variant == AttentionVariant::cluster ? 2 : 1; blocks <= (variant == AttentionVariant::block ? 1 : 8); blocks *= 2) {
-      if (blocks > 1 && architecture() < 90) break;
+    for (int blocks = variant == AttentionVariant::cluster ? 2 : 1; blocks <= (variant == AttentionVariant::block ? 1 : kMaxBlocks); blocks *= 2) {
       auto shape = [&](int lines) { return resident_shape<F>(s.n, s.m, panel_cells, blocks, lines, column_vectors, row_vectors, by_columns); };
       auto count = [&](int lines) { return shared_limit() / shape(lines).shared_bytes; };
       if (count(16) == 0) continue;
@@ -94,7 +109,7 @@ ResidentShape fit_resident(const AttentionShape& s, AttentionVariant variant, in
       int lines = kMaxLines<F>;
       while (count(lines) < wanted) lines /= 2;
       const int useful = round_up(static_cast<int>(s.n > s.m ? s.n : s.m), 16);
-      return shape(lines < useful ? lines : useful);
+      if (const ResidentShape chosen = shape(lines < useful ? lines : useful); takes(chosen.launch(1))) return chosen;
     }
   return {};
 }
@@ -102,10 +117,14 @@ ResidentShape fit_resident(const AttentionShape& s, AttentionVariant variant, in
 /// A matrix per batch entry and head in global memory. `aligned`: rows begin at multiples of 16 bytes.
 template <class T>
 struct Matrices {
-  Matrices(const View& v, int64_t row, int64_t head)
-      : x(span<const T>(v)), aligned(reinterpret_cast<uintptr_t>(v.data) % 16 == 0 && row * sizeof(T) % 16 == 0 && head * sizeof(T) % 16 == 0) {}
-  explicit __device__ Matrices(const Span<T>& scratch) : x(scratch), aligned(true) {}
+  /// Elements from a row to the next, and from a head to the next.
+  Matrices(const View& v, int64_t to_row, int64_t to_head)
+      : x(span<const T>(v)),
+        row(static_cast<int>(to_row)),
+        aligned(reinterpret_cast<uintptr_t>(v.data) % 16 == 0 && to_row * sizeof(T) % 16 == 0 && to_head * sizeof(T) % 16 == 0) {}
+  __device__ Matrices(const Span<T>& scratch, int to_row) : x(scratch), row(to_row), aligned(true) {}
   Span<const T> x;
+  int row;
   bool aligned;
 };
 
@@ -118,12 +137,11 @@ __device__ Span<const Pair<T>> pairs_of(const Span<const T>& x) {
 template <class T>
 struct Rows {
   Span<const T> x;
-  int64_t stride = 0;
-  int count = 0, width = 0;
+  int stride = 0, count = 0, width = 0;
   bool aligned = false;
   Rows() = default;
-  __device__ Rows(const Matrices<T>& m, int64_t at, int64_t row, int lines, int columns)
-      : x(m.x.part(at, m.x.count - at)), stride(row), count(lines), width(columns), aligned(m.aligned) {}
+  __device__ Rows(const Matrices<T>& m, int64_t at, int lines, int columns)
+      : x(m.x.part(at, m.x.count - at)), stride(m.row), count(lines), width(columns), aligned(m.aligned) {}
   /// At most kChunk columns of it.
   __device__ Rows columns(int first) const {
     Rows r = *this;
@@ -136,7 +154,7 @@ struct Rows {
   __device__ Rows row(int line) const {
     Rows r = *this;
     const bool inside = line < count;
-    if (inside) r.x = x.part(line * stride, x.count - line * stride);
+    if (const int64_t at = int64_t{line} * stride; inside) r.x = x.part(at, x.count - at);
     r.width = inside ? width : 0;
     return r;
   }
@@ -192,13 +210,12 @@ class Panels {
   __device__ void stream(const PanelSource<T>& source, Compute compute) {
 #pragma unroll 1
     for (int first = pending_ ? 0 : -lines_; first < source.a.count; first += lines_) {
-      Tile<F> panel;
       if (first >= 0) {
-        panel = arrive(source, first);
+        arrive(source, first);
         block_sync();  // the panel is there, and everyone is done with the one before, which the next request overwrites
       }
       if (first + lines_ < source.a.count) request(source, first + lines_);
-      if (first >= 0) compute(first, panel);
+      if (first >= 0) compute(first, half(turn_ ^ 1));
     }
     pending_ = false;
   }
@@ -223,12 +240,11 @@ class Panels {
     request(s, s.a, first, 0, s.split);
     if (s.cells > s.split) request(s, s.b, first, s.split, s.cells - s.split);
     copy_async_commit();
-    if constexpr (!kRoundsCells<F>) turn_ ^= 1;
   }
   __device__ void request(const PanelSource<T>& s, const Rows<T>& x, int first, int at, int cells) const {
     const Tile<F> panel = half(turn_);
     each_vector(x, first, at, cells, [&](int line, int cell, int to, bool copied) {
-      const int64_t from = (first + line) * x.stride / 2 + cell;
+      const int64_t from = int64_t{first + line} * (x.stride / 2) + cell;
       if constexpr (kRoundsCells<F>) {
         if (copied) copy_async(raw_, line * s.cells + to, pairs_of(x.x), from);
       } else if (copied) {
@@ -242,15 +258,14 @@ class Panels {
       }
     });
   }
-  /// Waits for the panel that was requested last; rounds it.
-  __device__ Tile<F> arrive(const PanelSource<T>& s, int first) {
+  /// Waits for the panel that was requested last; rounds it. The next request takes the other half.
+  __device__ void arrive(const PanelSource<T>& s, int first) {
     copy_async_wait<0>();
-    if constexpr (!kRoundsCells<F>) return half(turn_ ^ 1);
-    const Tile<F> panel = half(turn_);
-    round(panel, s, s.a, first, 0, s.split);
-    if (s.cells > s.split) round(panel, s, s.b, first, s.split, s.cells - s.split);
+    if constexpr (kRoundsCells<F>) {
+      round(half(turn_), s, s.a, first, 0, s.split);
+      if (s.cells > s.split) round(half(turn_), s, s.b, first, s.split, s.cells - s.split);
+    }
     turn_ ^= 1;
-    return panel;
   }
   __device__ void round(const Tile<F>& panel, const PanelSource<T>& s, const Rows<T>& x, int first, int at, int cells) const {
     each_vector(x, first, at, cells, [&](int line, int cell, int to, bool copied) {

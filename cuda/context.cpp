@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <map>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -20,7 +22,7 @@ namespace {
 constexpr size_t kAlignment = 256;
 constexpr size_t kSmallestScratch = size_t{64} << 20;  // the libraries' workspace and a little
 constexpr size_t kSharedWithoutAsking = 48 << 10;
-constexpr int kPortableCluster = 8;
+constexpr int kPortableCluster = 8, kLargestCluster = 16;
 
 Context* g_context = nullptr;
 
@@ -50,9 +52,19 @@ struct Context::Members {
 #if SINKGRAD_HAS_CUDNN
   cudnnHandle_t cudnn = nullptr;
 #endif
-  std::unordered_map<const void*, size_t> shared_allowed;  // by function, above kSharedWithoutAsking
+  std::map<std::tuple<const void*, int, int, size_t>, bool> clusters;  // large ones, by function, blocks, threads and shared memory
+  std::unordered_map<const void*, size_t> shared_allowed;              // by function, above kSharedWithoutAsking
   std::vector<ScratchBlock> scratch;
   size_t scratch_block = 0, scratch_offset = 0;
+
+  cudaError_t allow_shared(const void* function, size_t bytes) {
+    if (bytes <= kSharedWithoutAsking) return cudaSuccess;
+    size_t& allowed = shared_allowed[function];
+    if (allowed >= bytes) return cudaSuccess;
+    const cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (error == cudaSuccess) allowed = bytes;
+    return error;
+  }
 };
 
 Context::Context(int index) : members_(std::make_unique<Members>()) {
@@ -138,12 +150,7 @@ void Context::launch(const void* function, const char* name, const std::source_l
                           shape.shared_bytes, " bytes of shared memory in clusters of ", shape.cluster, ": ", described(error)));
   };
   require_success(shape.blocks > std::numeric_limits<int>::max() ? cudaErrorInvalidConfiguration : cudaSuccess, " has too many blocks");
-  if (shape.shared_bytes > kSharedWithoutAsking)
-    if (size_t& allowed = m.shared_allowed[function]; allowed < shape.shared_bytes) {
-      require_success(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes)),
-                      " asks for too much shared memory");
-      allowed = shape.shared_bytes;
-    }
+  require_success(m.allow_shared(function, shape.shared_bytes), " asks for too much shared memory");
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
@@ -160,6 +167,29 @@ void Context::launch(const void* function, const char* name, const std::source_l
   }
   require_success(cudaLaunchKernelExC(&config, function, arguments), " was not launched");
   if (m.synchronous) require_success(cudaStreamSynchronize(m.stream), " failed");
+}
+
+bool Context::takes_cluster(const void* function, const Launch& shape) {
+  if (shape.cluster <= kPortableCluster) return shape.cluster == 1 || architecture() >= 90;
+  if (architecture() < 90 || shape.cluster > kLargestCluster) return false;
+  const auto [known, is_new] = members_->clusters.try_emplace({function, shape.cluster, shape.threads, shape.shared_bytes}, false);
+  if (is_new) {
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(shape.cluster));
+    config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+    config.dynamicSmemBytes = shape.shared_bytes;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    int active = 0;
+    known->second = cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess &&
+                    members_->allow_shared(function, shape.shared_bytes) == cudaSuccess &&
+                    cudaOccupancyMaxActiveClusters(&active, function, &config) == cudaSuccess && active > 0;
+    if (!known->second) cudaGetLastError();  // forgets an error that later calls would report again
+  }
+  return known->second;
 }
 
 void* Context::allocate(size_t bytes) {

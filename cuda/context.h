@@ -32,6 +32,8 @@ class Context {
 
   /// Throws DeviceError with kernel, grid, block and place when the launch is refused.
   void launch(const void* function, const char* name, const std::source_location& place, const Launch& shape, void** arguments);
+  /// Whether the blocks of such a launch can run together as one cluster. More than 8 depend on the device and on what a block needs.
+  bool takes_cluster(const void* function, const Launch& shape);
   /// While a training step is only traced, to see whether its graph may be replayed, nothing runs.
   bool launches_are_suppressed() const { return suppressed_; }
   void suppress_launches(bool on) { suppressed_ = on; }

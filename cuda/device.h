@@ -206,6 +206,12 @@ __device__ inline double rounded_product(double x, double y) { return __dmul_rn(
 __device__ inline float bits_to_float(uint32_t x) { return __uint_as_float(x); }
 __device__ inline uint32_t float_to_bits(float x) { return __float_as_uint(x); }
 
+/// Whether the blocks of such a launch can run together as one cluster; see Context::takes_cluster.
+template <class... P>
+bool takes_cluster(const Kernel<P...>& kernel, const Launch& shape) {
+  return context().takes_cluster(reinterpret_cast<const void*>(kernel.function), shape);
+}
+
 /// Runs a kernel on the context's stream. Throws DeviceError naming kernel, grid, block and place.
 template <class... P, class... A>
 void launch(const Kernel<P...>& kernel, const Launch& shape, A&&... arguments) {

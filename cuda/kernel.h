@@ -16,7 +16,8 @@
 // Words of both: Span<T> (global memory and its length), Shared<T> and SharedMemory (a block's memory), STATIC_SHARED,
 // block_sync, warp_sync, warp_shuffle, warp_shuffle_xor, warp_shuffle_down, warp_any, warp_ballot (all 32 lanes take part: blocks
 // are whole warps), cluster_sync, cluster_rank, cluster_size, cluster_peer, copy_async / copy_async_commit / copy_async_wait,
-// load_vector, mma_tf32, mma_bf16, mma_f64, round_tf32, pack_bf16, exp2_fast, rounded_product, launch, Scratch, multiprocessors, shared_limit.
+// load_vector, mma_tf32, mma_bf16, mma_f64, round_tf32, pack_bf16, exp2_fast, rounded_product, launch, takes_cluster, Scratch, multiprocessors,
+// shared_limit.
 #pragma once
 #include "core/op.h"
 

@@ -41,6 +41,8 @@ int Context::multiprocessors() const { return simt::settings().multiprocessors; 
 size_t Context::shared_limit() const { return simt::settings().shared_limit; }
 int Context::architecture() const { return simt::settings().architecture; }
 
+bool Context::takes_cluster(const void*, const Launch& shape) { return shape.cluster == 1 || (architecture() >= 90 && shape.cluster <= 16); }
+
 void* Context::take_scratch(size_t bytes) {
   members_->scratch.emplace_back(simt::take_scratch(bytes), simt::release_scratch);
   return members_->scratch.back().get();

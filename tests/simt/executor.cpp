@@ -265,7 +265,7 @@ void check_shape(const char* kernel, const Place& place, const cuda::Launch& sha
   refuse(shape.threads > 0 && shape.threads <= kMaxThreads && shape.threads % kWarp == 0, "a block must have 32 to 1024 threads, whole warps",
          shape.threads);
   refuse(shape.blocks > 0 && shape.blocks < (int64_t{1} << 31), "a grid must have 1 to 2^31 - 1 blocks", shape.blocks);
-  refuse(shape.cluster >= 1 && shape.cluster <= kMaxCluster, "a cluster must have 1 to 8 blocks", shape.cluster);
+  refuse(shape.cluster >= 1 && shape.cluster <= kMaxCluster, "a cluster must have 1 to 16 blocks", shape.cluster);
   refuse(shape.blocks % shape.cluster == 0, cat("blocks must be a multiple of the cluster, which is ", shape.cluster).c_str(), shape.blocks);
   refuse(shape.cluster == 1 || settings().architecture >= 90, "clusters need sm_90", settings().architecture);
   refuse(shape.shared_bytes <= settings().shared_limit, cat("shared memory must be at most ", settings().shared_limit, " bytes").c_str(),

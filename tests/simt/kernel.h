@@ -320,4 +320,9 @@ void launch(const Kernel<P...>& kernel, const Launch& shape, A&&... arguments) {
   simt::enqueue([=] { simt::run(kernel.name, kernel.place, shape, [&] { std::apply(kernel.function, values); }); });
 }
 
+template <class... P>
+bool takes_cluster(const Kernel<P...>&, const Launch& shape) {
+  return context().takes_cluster(nullptr, shape);
+}
+
 }  // namespace sinkgrad::cuda

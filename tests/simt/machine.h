@@ -10,12 +10,12 @@
 
 namespace sinkgrad::simt {
 
-constexpr int kWarp = 32, kMaxThreads = 1024, kMaxCluster = 8;
+constexpr int kWarp = 32, kMaxThreads = 1024, kMaxCluster = 16;
 constexpr size_t kStaticLimit = 48 << 10;
 
 /// When and by whom: the time, and in the lowest bits block in cluster and thread. 0: never.
 using Stamp = uint64_t;
-constexpr int kCodeBits = 13;
+constexpr int kCodeBits = 14;
 constexpr Stamp kCodeMask = (Stamp{1} << kCodeBits) - 1;
 
 /// The clocks of the thread that runs now. Accesses by others are behind a barrier when their stamps are below that of the smallest

@@ -5,6 +5,7 @@
 
 #include "core/numbers.h"
 #include "cuda/attention.h"
+#include "cuda/context.h"
 #include "ops/ops.h"
 #include "simt/executor.h"
 
@@ -253,6 +254,65 @@ TEST_CASE("masks") {
   check({.batch = 2, .n = 33, .m = 33, .options = {.iterations = 1, .expose_plan = true}, .keys = true, .pairs = true, .pairs_per_batch = true},
         kDouble);
   check({.n = 1, .m = 1, .options = {.iterations = 3}, .keys = false}, kDouble);
+}
+
+/// The variants that run forward and backward of (heads, n, 64) on an H200, as in docs/gpu.md; nothing is computed.
+std::string variants_of(int64_t heads, int64_t n, int iterations, Precision precision) {
+  const Forced unforced({.variant = AttentionVariant::automatic});
+  const char* names[] = {"block", "cluster", "streaming"};
+  auto first_that_fits = [&](auto run) {
+    for (int k = 0; k < 3; ++k) {
+      cuda::forced_attention_variant() = static_cast<AttentionVariant>(k + 1);
+      try {
+        run();
+        return names[k];
+      } catch (const Error&) {
+      }
+    }
+    return "none";
+  };
+  cuda::context().suppress_launches(true);
+  Tape tape(DType::f32, Device::cuda());
+  tape.set_precision(precision);
+  const Tensor x(Shape{heads, n, 64}, DType::f32, Device::cuda());
+  const Var q = tape.variable(x), k = tape.variable(x), v = tape.variable(x);
+  Var out;
+  const std::string forward = first_that_fits([&] { out = sinkhorn_attention(q, k, v, 1, 0.125, {.iterations = iterations}); });
+  const std::string backward = first_that_fits([&] { tape.backward(out, x.view(), Tape::BackwardOptions{}); });
+  cuda::context().suppress_launches(false);
+  return forward == backward ? forward : forward + ", " + backward;
+}
+
+TEST_CASE("which variant runs on an H200") {
+  struct Row {
+    int64_t heads, n;
+    const char *full, *bf16;
+  };
+  for (const Row& row : {Row{512, 64, "block", "block"}, Row{256, 256, "cluster", "block"}, Row{64, 1024, "streaming", "cluster"},
+                         Row{16, 4096, "streaming", "streaming"}, Row{8, 8192, "streaming", "streaming"}})
+    for (const int l : {1, 3, 5, 21}) {
+      INFO(row.heads << " x " << row.n << ", l " << l);
+      CHECK(variants_of(row.heads, row.n, l, Precision::full) == row.full);
+      CHECK(variants_of(row.heads, row.n, l, Precision::bf16) == row.bf16);
+    }
+}
+
+TEST_CASE("the largest cluster, on a device with little shared memory") {
+  const Problem p{.n = 250, .m = 130, .d = 8, .e = 8, .options = {.iterations = 5}};
+  for (Setting s : {kSingle, kBf16}) {
+    s.variant = AttentionVariant::cluster;
+    // The smallest memory that does is that of the most blocks.
+    for (s.shared_limit = 8 << 10;; s.shared_limit += 1 << 10) {
+      const Forced forced(s);
+      try {
+        run(p, s.dtype, Device::cuda(), s);
+        break;
+      } catch (const Error&) {
+        REQUIRE(s.shared_limit < 64 << 10);
+      }
+    }
+    check(p, s);
+  }
 }
 
 TEST_CASE("random problems", "[.sweep]") {

@@ -314,7 +314,7 @@ TEST_CASE("a launch that a GPU would refuse is refused") {
   refused({.blocks = int64_t{1} << 31, .threads = 32}, "2^31 - 1 blocks");
   refused({.blocks = 1, .threads = 32, .shared_bytes = (227 << 10) + 1}, "at most 232448 bytes, got 232449");
   refused({.blocks = 3, .threads = 32, .cluster = 2}, "multiple of the cluster");
-  refused({.blocks = 9, .threads = 32, .cluster = 9}, "1 to 8 blocks, got 9");
+  refused({.blocks = 17, .threads = 32, .cluster = 17}, "1 to 16 blocks, got 17");
   check_passes([] { launch(KERNEL(nothing), {.blocks = 0, .threads = 0}); });  // nothing is launched
   check_passes([] { launch(KERNEL(nothing), {.blocks = 8, .threads = 1024, .cluster = 8}); });
   simt::SettingsScope scope;
