@@ -47,8 +47,9 @@ struct AttentionMasksView {
   bool pairs_per_batch = false;
   __device__ bool key(const AttentionShape& s, int64_t b, int64_t j) const { return keys && keys[b * s.m + j] != 0; }
   __device__ bool query(const AttentionShape& s, int64_t b, int64_t i) const { return queries && queries[b * s.n + i] != 0; }
-  __device__ bool pair(const AttentionShape& s, int64_t b, int64_t i, int64_t j) const {
-    return pairs && pairs[(pairs_per_batch ? b * s.n * s.m : 0) + i * s.m + j] != 0;
+  __device__ bool pair(const AttentionShape& s, int64_t b, int64_t i, int64_t j) const { return pairs && pairs[pair_at(s, b, i, j)] != 0; }
+  __device__ int64_t pair_at(const AttentionShape& s, int64_t b, int64_t i, int64_t j) const {
+    return (pairs_per_batch ? b * s.n * s.m : 0) + i * s.m + j;
   }
 };
 

@@ -88,7 +88,7 @@ void forward(const AttentionShape& s, const Forward& f) {
                             .n = s.n,
                             .steps = s.row_steps()};
   const ColumnState<Real> columns(scratch, s, valid, rows.potential);
-  const StripePlan sweeps = plan_sweep(s, q, k), last = plan_output(s, q, k);
+  const StripePlan sweeps = plan_sweep(s, q, k), last = plan_output(s, q, k, static_cast<bool>(masks.pairs));
   const Span<Real> partial = scratch.take<Real>(s.matrices() * std::max(sweeps.grid.parts, last.grid.parts) * padded(s.m));
 
   for (int64_t step = 0; step < s.column_steps(); ++step) {

@@ -156,8 +156,9 @@ struct Output {
   Span<Real> out;       ///< (B, N, H E)
   Span<Real> plan;      ///< (B, H, N, M), if wanted
 };
+/// `pairs`: whether there is a mask of pairs.
 template <class F>
-StripePlan plan_output(const AttentionShape& s, const Packed<F>& q, const Packed<F>& k);
+StripePlan plan_output(const AttentionShape& s, const Packed<F>& q, const Packed<F>& k, bool pairs);
 template <class F>
 void launch_output(const StripePlan& plan, const Output<F>& a);
 

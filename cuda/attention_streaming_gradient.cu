@@ -9,7 +9,10 @@ namespace sinkgrad::cuda::streaming {
 namespace {
 
 template <class F, int O>
-__global__ void __launch_bounds__(kStripeThreads) attention_value_gradient(StripeGrid grid, ValueGradient<F> a, int ring_stride) {
+constexpr int kValueBlocks = kDouble<F> || O > 2 ? 2 : 3;  ///< on a multiprocessor
+
+template <class F, int O>
+__global__ void __launch_bounds__(kStripeThreads, kValueBlocks<F, O>) attention_value_gradient(StripeGrid grid, ValueGradient<F> a, int ring_stride) {
   using Real = typename F::Value;
   constexpr int Q = kTile<F> / 8;
   const StripeBlock at(grid);
@@ -45,13 +48,14 @@ __global__ void __launch_bounds__(kStripeThreads) attention_value_gradient(Strip
   clear(out);
   for (int tile = 0; tile < at.tiles; ++tile) {
     Real p[1][Q][4];
+    const HiddenPairs<1, Q> hidden(a.masks, a.shape, batch, first_row, tile * kTile<F>, true);
     clear(p);
     int slot = 0;
     for (int part = 0; part < panels; ++part) {
       slot = ring.next(issue);
       multiply_rows(p, own, warp_row<1>(), part * kPanelCells<F>, ring.rows(slot), x.panel(part));
     }
-    if (a.masks.pairs) hide_pairs(p, a.masks, a.shape, batch, first_row, tile * kTile<F>, true);
+    hidden.hide(p);
     each_column<Q>([&](int q, int c, int j) {
       const Real max = ring.value(slot, 0, j), query = ring.value(slot, 1, j), weight = ring.value(slot, 2, j);
       each_row<1>([&](int i, int h, int) {
@@ -75,31 +79,56 @@ __global__ void __launch_bounds__(kStripeThreads) attention_value_gradient(Strip
   });
 }
 
+/// What a round takes from a line: of queries f_k and df, of keys g_k, g_{k-1} and h / b. Base 2.
+template <class Real>
+struct RoundLine {
+  Real potential = -infinity<Real>(), before = -infinity<Real>(), factor = 0;
+  RoundLine() = default;
+  /// Line `i`, nothing beyond the last one.
+  __device__ RoundLine(const Rounds<Real>& a, const AttentionShape& s, int64_t matrix, int64_t round, int64_t pair, int64_t i, bool key) {
+    if (i >= (key ? s.m : s.n)) return;
+    const int64_t place = round * s.matrices() + matrix;
+    if (key) {
+      const int64_t at = (matrix * s.column_steps() + pair) * s.m + i;
+      potential = a.column[at] * Real(kLog2E);
+      before = pair > 0 ? a.column[at - s.m] * Real(kLog2E) : Real(0);
+      factor = a.weight[place * padded(s.m) + i];
+    } else {
+      potential = a.row[(matrix * s.row_steps() + pair) * s.n + i] * Real(kLog2E);
+      factor = a.df[place * padded(s.n) + i];
+    }
+  }
+};
+
 /// ds <- ds - sum over pairs (W h / b + exp(S + f_k + g_{k-1}) df): x holds S less the rows' maxima, rows are keys if `transposed`.
 template <class Real, int Q>
 __device__ void subtract_rounds(Real (&ds)[1][Q][4], const Real (&x)[1][Q][4], const Rounds<Real>& a, const AttentionShape& s, int64_t matrix,
                                 int64_t first_row, int64_t first_column, bool transposed) {
+#pragma unroll 1
   for (int64_t round = 0; round < a.count; ++round) {
     const int64_t pair = a.taken[matrix] / 2 - 1 - round;
     if (pair < 0) break;
+    // Each lane loads some columns of the tile and hands them on to the others.
+    RoundLine<Real> rows[2], columns[Q / 4];
+    each_row<1>([&](int, int h, int r) { rows[h] = {a, s, matrix, round, pair, first_row + r, transposed}; });
+#pragma unroll
+    for (int k = 0; k < Q / 4; ++k) columns[k] = {a, s, matrix, round, pair, first_column + kWarp * k + lane_index(), !transposed};
     each_column<Q>([&](int q, int c, int j) {
-      each_row<1>([&](int i, int h, int r) {
-        const int64_t row = first_row + r, column = first_column + j, query = transposed ? column : row, key = transposed ? row : column;
-        if (query >= s.n || key >= s.m) return;
-        const int64_t at = (matrix * s.column_steps() + pair) * s.m + key;
-        const Real f = a.row[(matrix * s.row_steps() + pair) * s.n + query] * Real(kLog2E), g = a.column[at] * Real(kLog2E),
-                   g_before = pair > 0 ? a.column[at - s.m] * Real(kLog2E) : Real(0);
-        const Real df = a.df[(round * s.matrices() + matrix) * padded(s.n) + query],
-                   weight = a.weight[(round * s.matrices() + matrix) * padded(s.m) + key];
-        const Real score = x[i][q][2 * h + c];
-        ds[i][q][2 * h + c] -= exp2_fast((score + f) + g) * weight + exp2_fast((score + f) + g_before) * df;
-      });
+      const Real potential = warp_shuffle(columns[q / 4].potential, j % kWarp), factor = warp_shuffle(columns[q / 4].factor, j % kWarp),
+                 before = transposed ? Real(0) : warp_shuffle(columns[q / 4].before, j % kWarp);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const RoundLine<Real>& row = rows[h];
+        const Real score = x[0][q][2 * h + c], f = transposed ? potential : row.potential, g = transposed ? row.potential : potential;
+        const Real g_before = transposed ? row.before : before, weight = transposed ? row.factor : factor, df = transposed ? factor : row.factor;
+        ds[0][q][2 * h + c] -= exp2_fast((score + f) + g) * weight + exp2_fast((score + f) + g_before) * df;
+      }
     });
   }
 }
 
 template <class F, class T, int O>
-__global__ void __launch_bounds__(kStripeThreads) attention_score_gradient(StripeGrid grid, ScoreGradient<F, T> a, int ring_stride) {
+__global__ void __launch_bounds__(kStripeThreads, 1) attention_score_gradient(StripeGrid grid, ScoreGradient<F, T> a, int ring_stride) {
   using Real = typename F::Value;
   constexpr int Q = kTile<F> / 8;
   const StripeBlock at(grid);
@@ -145,6 +174,7 @@ __global__ void __launch_bounds__(kStripeThreads) attention_score_gradient(Strip
   clear(out);
   for (int tile = 0; tile < at.tiles; ++tile) {
     Real s[1][Q][4], ds[1][Q][4];
+    const HiddenPairs<1, Q> hidden(a.masks, a.shape, batch, first_row, tile * kTile<F>, a.transposed);
     clear(s);
     clear(ds);
     int slot = 0, x_slot = 0;
@@ -156,7 +186,7 @@ __global__ void __launch_bounds__(kStripeThreads) attention_score_gradient(Strip
       slot = ring.next(issue);
       multiply_rows(ds, d_own, warp_row<1>(), part * kPanelCells<F>, ring.rows(slot), dx.panel(part));
     }
-    if (a.masks.pairs) hide_pairs(s, a.masks, a.shape, batch, first_row, tile * kTile<F>, a.transposed);
+    hidden.hide(s);
     each_column<Q>([&](int q, int c, int j) {
       const Real column_max = ring.value(slot, 0, j), column = ring.value(slot, 1, j);
       each_row<1>([&](int i, int h, int) {

@@ -128,7 +128,7 @@ void implicit_backward(const AttentionShape& s, const Backward& b) {
   if (!scores) return launch_gradients(s, b, o, Rounds<double>{});
 
   // The plan as it is: its product with V, its row sums and its column sums, in f64.
-  const StripePlan output = plan_output(s, o.queries.x, o.keys.x), sweeps = plan_sweep(s, o.queries.x, o.keys.x);
+  const StripePlan output = plan_output(s, o.queries.x, o.keys.x, static_cast<bool>(o.masks.pairs)), sweeps = plan_sweep(s, o.queries.x, o.keys.x);
   const Span<double> partial = scratch.take<double>(m * std::max(output.grid.parts, sweeps.grid.parts)),
                      out = scratch.take<double>(b.out.shape.count()), a = rows(), r = rows(), alpha = rows();
   Solver solver{.shape = s,

@@ -10,8 +10,15 @@ namespace {
 template <int O>
 constexpr int kOutputStride = 32 * O + 4;
 
+/// Two row tiles leave no registers for a wide output or for a mask of pairs; a narrow one in tf32 spills with them, too.
 template <class F, int O>
-constexpr int kOutputRowTiles = O > 2 ? 1 : kRowTiles<F>;
+constexpr bool kTwoRowTiles = kRowTiles<F> == 2 && (O == 2 || (O == 1 && std::is_same_v<F, Bf16>));
+template <class F, int O>
+int output_row_tiles(bool pairs) {
+  return kTwoRowTiles<F, O> && !pairs ? 2 : 1;
+}
+template <class F, int O, int M>
+constexpr int kOutputBlocks = !kDouble<F> && O * M == 1 ? 3 : 2;  ///< on a multiprocessor
 template <class F, int O>
 int output_ring_stride(const Packed<F>& k) {
   return tile_stride(k.panel(0) > 16 * O ? k.panel(0) : 16 * O);
@@ -28,10 +35,11 @@ __device__ void write_plan(const Output<F>& a, const typename F::Value (&p)[M][Q
   });
 }
 
-template <class F, int O>
-__global__ void __launch_bounds__(kStripeThreads) attention_output(StripeGrid grid, Output<F> a, int ring_stride) {
+template <class F, int O, int M>
+__global__ void __launch_bounds__(kStripeThreads, kOutputBlocks<F, O, M>) attention_output(StripeGrid grid, Output<F> a, int ring_stride) {
   using Real = typename F::Value;
-  constexpr int M = kOutputRowTiles<F, O>, Q = kTile<F> / 8;
+  constexpr bool kMasks = M == 1;  // see output_row_tiles()
+  constexpr int Q = kTile<F> / 8;
   const StripeBlock at(grid);
   const int64_t column_base = at.matrix * a.k.rows + at.first_tile * kTile<F>, batch = at.matrix / a.shape.heads;
   const int panels = a.k.panels(), taken = a.taken[at.matrix];
@@ -79,13 +87,14 @@ __global__ void __launch_bounds__(kStripeThreads) attention_output(StripeGrid gr
 
     Real c[M][Q][4];
     auto next_tile = [&](int tile) {
+      const HiddenPairs<M, Q> hidden(kMasks ? a.masks : AttentionMasksView(), a.shape, batch, first_row, (at.first_tile + tile) * kTile<F>, false);
       clear(c);
       int slot = 0;
       for (int part = 0; part < panels; ++part) {
         slot = ring.next(issue);
         multiply_rows(c, own, warp_row<M>(), part * kPanelCells<F>, ring.rows(slot), a.k.panel(part));
       }
-      if (a.masks.pairs) hide_pairs(c, a.masks, a.shape, batch, first_row, (at.first_tile + tile) * kTile<F>, false);
+      hidden.hide(c);
       each_column<Q>([&](int q, int x, int j) {
         const Real column = ring.value(slot, 0, j);
         each_row<M>([&](int i, int h, int) {
@@ -189,14 +198,14 @@ __global__ void __launch_bounds__(kStripeThreads) attention_output(StripeGrid gr
 }  // namespace
 
 template <class F>
-StripePlan plan_output(const AttentionShape& s, const Packed<F>& q, const Packed<F>& k) {
+StripePlan plan_output(const AttentionShape& s, const Packed<F>& q, const Packed<F>& k, bool pairs) {
   StripePlan plan;
   with_output_width<F>(s.e, [&]<int O>() {
     using Real = typename F::Value;
     plan = choose_stripes({.matrices = s.matrices(),
                            .rows = s.n,
                            .columns = s.m,
-                           .row_tiles = kOutputRowTiles<F, O>,
+                           .row_tiles = output_row_tiles<F, O>(pairs),
                            .tile = kTile<F>,
                            .real = sizeof(Real),
                            .chunks = s.e > 0 ? static_cast<int>((s.e + 32 * O - 1) / (32 * O)) : 1,
@@ -210,16 +219,21 @@ StripePlan plan_output(const AttentionShape& s, const Packed<F>& q, const Packed
 
 template <class F>
 void launch_output(const StripePlan& plan, const Output<F>& a) {
-  with_output_width<F>(a.shape.e, [&]<int O>() { launch(KERNEL(attention_output<F, O>), plan.launch, plan.grid, a, output_ring_stride<F, O>(a.k)); });
+  with_output_width<F>(a.shape.e, [&]<int O>() {
+    auto run = [&]<int M>() { launch(KERNEL(attention_output<F, O, M>), plan.launch, plan.grid, a, output_ring_stride<F, O>(a.k)); };
+    if constexpr (kTwoRowTiles<F, O>)
+      if (!a.masks.pairs) return run.template operator()<2>();
+    run.template operator()<1>();
+  });
 }
 
-template StripePlan plan_output(const AttentionShape&, const Packed<Full<float>>&, const Packed<Full<float>>&);
+template StripePlan plan_output(const AttentionShape&, const Packed<Full<float>>&, const Packed<Full<float>>&, bool);
 template void launch_output(const StripePlan&, const Output<Full<float>>&);
-template StripePlan plan_output(const AttentionShape&, const Packed<Full<double>>&, const Packed<Full<double>>&);
+template StripePlan plan_output(const AttentionShape&, const Packed<Full<double>>&, const Packed<Full<double>>&, bool);
 template void launch_output(const StripePlan&, const Output<Full<double>>&);
-template StripePlan plan_output(const AttentionShape&, const Packed<Tf32>&, const Packed<Tf32>&);
+template StripePlan plan_output(const AttentionShape&, const Packed<Tf32>&, const Packed<Tf32>&, bool);
 template void launch_output(const StripePlan&, const Output<Tf32>&);
-template StripePlan plan_output(const AttentionShape&, const Packed<Bf16>&, const Packed<Bf16>&);
+template StripePlan plan_output(const AttentionShape&, const Packed<Bf16>&, const Packed<Bf16>&, bool);
 template void launch_output(const StripePlan&, const Output<Bf16>&);
 
 }  // namespace sinkgrad::cuda::streaming

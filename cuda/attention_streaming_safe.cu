@@ -6,7 +6,7 @@ namespace sinkgrad::cuda::streaming {
 namespace {
 
 template <class F>
-__global__ void __launch_bounds__(kStripeThreads) attention_safe_columns(StripeGrid grid, Packed<F> q, Packed<F> k, RowState<typename F::Value> rows,
+__global__ void __launch_bounds__(kStripeThreads, 2) attention_safe_columns(StripeGrid grid, Packed<F> q, Packed<F> k, RowState<typename F::Value> rows,
                                                                          ColumnState<typename F::Value> columns, Span<typename F::Value> kept) {
   using Real = typename F::Value;
   constexpr int M = kRowTiles<F>, Q = kTile<F> / 8;

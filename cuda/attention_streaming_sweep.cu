@@ -7,7 +7,7 @@ namespace sinkgrad::cuda::streaming {
 namespace {
 
 template <class F>
-__global__ void __launch_bounds__(kStripeThreads) attention_sweep(StripeGrid grid, Sweep<F> a) {
+__global__ void __launch_bounds__(kStripeThreads, 2) attention_sweep(StripeGrid grid, Sweep<F> a) {
   using Real = typename F::Value;
   constexpr int M = kRowTiles<F>, Q = kTile<F> / 8;
   const StripeBlock at(grid);
@@ -49,13 +49,14 @@ __global__ void __launch_bounds__(kStripeThreads) attention_sweep(StripeGrid gri
     Real c[M][Q][4];
     // Scores of the next tile, or where the rows' maxima are known their powers.
     auto next_tile = [&](int tile) {
+      const HiddenPairs<M, Q> hidden(a.masks, a.shape, at.matrix / a.shape.heads, first_row, (at.first_tile + tile) * kTile<F>, false);
       clear(c);
       int slot = 0;
       for (int part = 0; part < panels; ++part) {
         slot = ring.next(issue);
         multiply_rows(c, own, warp_row<M>(), part * kPanelCells<F>, ring.rows(slot), a.k.panel(part));
       }
-      if (a.masks.pairs) hide_pairs(c, a.masks, a.shape, at.matrix / a.shape.heads, first_row, (at.first_tile + tile) * kTile<F>, false);
+      hidden.hide(c);
       each_column<Q>([&](int q, int x, int j) {
         const Real column = ring.value(slot, 0, j);
         each_row<M>([&](int i, int h, int) {

@@ -358,17 +358,46 @@ struct RowState {
   }
 };
 
-/// Scores of hidden pairs become -inf. `transposed`: rows are keys.
-template <class Real, int M, int Q>
-__device__ void hide_pairs(Real (&c)[M][Q][4], const AttentionMasksView& masks, const AttentionShape& s, int64_t batch, int64_t first_row,
-                           int64_t first_column, bool transposed) {
-  each_column<Q>([&](int q, int x, int j) {
-    each_row<M>([&](int i, int h, int r) {
-      const int64_t row = first_row + r, column = first_column + j, query = transposed ? column : row, key = transposed ? row : column;
-      if (query < s.n && key < s.m && masks.pair(s, batch, query, key)) c[i][q][2 * h + x] = -infinity<Real>();
-    });
-  });
-}
+/// Which of this lane's scores in a tile a mask of pairs hides: bit 4q + 2h + x of word i for c[i][q][2h + x]. To be found before the scores
+/// are computed: beside accumulators there are too few registers for its loads. `transposed`: rows are keys.
+template <int M, int Q>
+class HiddenPairs {
+ public:
+  __device__ HiddenPairs(const AttentionMasksView& masks, const AttentionShape& s, int64_t batch, int64_t first_row, int64_t first_column,
+                         bool transposed) {
+    static_assert(4 * Q <= 32);
+    if (!masks.pairs) return;
+    const int64_t to_column = transposed ? s.m : 1, to_row = transposed ? 1 : s.m, rows = transposed ? s.m : s.n, columns = transposed ? s.n : s.m;
+#pragma unroll
+    for (int i = 0; i < M; ++i) {
+      const int64_t row = first_row + warp_row<M>() + 16 * i + lane_group();
+      int64_t column = first_column + 2 * lane_in_group(), at = masks.pair_at(s, batch, 0, 0) + row * to_row + column * to_column;
+#pragma unroll 1
+      for (int q = 0; q < Q; ++q) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int64_t x = k % 2, y = k / 2 * 8;
+          if (row + y < rows && column + x < columns && masks.pairs[at + y * to_row + x * to_column] != 0) bits_[i] |= 1u << (4 * q + k);
+        }
+        column += 8;
+        at += 8 * to_column;
+      }
+    }
+  }
+  /// Makes -inf of their scores.
+  template <class Real>
+  __device__ void hide(Real (&c)[M][Q][4]) const {
+#pragma unroll
+    for (int i = 0; i < M; ++i)
+      if (bits_[i] != 0)
+#pragma unroll
+        for (int k = 0; k < 4 * Q; ++k)
+          if (bits_[i] >> k & 1) c[i][k / 4][k % 4] = -infinity<Real>();
+  }
+
+ private:
+  unsigned bits_[M] = {};
+};
 
 /// Sums over the rows of a stripe: each warp's part of a tile's columns, then one thread per column. Two tiles take turns, so that
 /// one barrier per tile is enough.

@@ -1,11 +1,10 @@
 // The one file that calls cuDNN. Its batch norm subtracts a mean that was rounded, which costs as many digits as the mean is larger
 // than the deviation. It therefore sees a copy of x relative to the first row: one pass more in each direction (a read and a write),
 // and its mean is the one that the op keeps. What cuDNN itself does with (rows, channels) is 3 passes forward and 5 backward.
-#include "cuda/cudnn.h"
-
 #include <cstdlib>
 #include <string_view>
 
+#include "cuda/cudnn.h"
 #include "cuda/kernel.h"
 
 namespace sinkgrad::cuda {

@@ -19,10 +19,12 @@ struct Lines {
   __device__ int64_t offset(int64_t i) const { return i + (stride == 1 ? i : across.divide(i) * stride) * (length - 1); }
 };
 
-constexpr int kHeld = 8;             ///< elements of a line in the registers of one thread
-constexpr int kHeldThreads = 512;    ///< most threads of a team
-constexpr int kRowThreads = 256;     ///< threads of a block of smaller teams
-constexpr int kSweepThreads = 1024;  ///< most threads of a block that sweeps
+constexpr int kHeld = 8;           ///< elements of a line in the registers of one thread
+constexpr int kHeldThreads = 512;  ///< most threads of a team
+constexpr int kRowThreads = 256;   ///< threads of a block of smaller teams
+/// Most threads of a block that sweeps: an exp in f64 takes more than the 64 registers that 1024 threads would leave.
+template <class T>
+constexpr int kSweepThreads = sizeof(T) == 8 ? 512 : 1024;
 constexpr int64_t kHeldLine = kHeld * kHeldThreads;
 /// For __launch_bounds__ of kernels that hold lines: in f32 two blocks at a time, so 64 registers. (Sweeps say 1: without a number
 /// the compiler spills to reach one of its own choice.)
@@ -34,8 +36,7 @@ template <int size>
 struct Team {
   static constexpr int kSize = size;
   static constexpr bool kHolds = true;
-  static constexpr int kThreads = kHeldThreads;  ///< most of a block
-  static constexpr int kScratch = kWarp;         ///< elements of scratch that reduce() uses
+  static constexpr int kScratch = kWarp;  ///< elements of scratch that reduce() uses
   static constexpr int kDivisor = size == 0 ? 1 : size;
   __device__ static int threads() { return size == 0 ? static_cast<int>(blockDim.x) : size; }
   __device__ static int rank() { return static_cast<int>(size == 0 ? threadIdx.x : threadIdx.x % kDivisor); }
@@ -56,8 +57,7 @@ struct Team {
 /// `columns` neighbouring lines side by side, neighbouring threads on neighbouring lines: a power of two up to 32, or the whole block.
 struct Sweep {
   static constexpr bool kHolds = false;
-  static constexpr int kThreads = kSweepThreads;
-  static constexpr int kScratch = kSweepThreads;
+  static constexpr int kScratch = kSweepThreads<float>;
   int columns;
   __device__ int threads() const { return static_cast<int>(blockDim.x) / columns; }
   __device__ int rank() const { return static_cast<int>(threadIdx.x) / columns; }
@@ -70,6 +70,10 @@ struct Sweep {
     return threads() == 1 ? v : block_reduce(v, op, scratch, columns);
   }
 };
+
+/// Most threads of a block of a Team or a Sweep.
+template <class T, class Team>
+constexpr int kMostThreads = Team::kHolds ? kHeldThreads : kSweepThreads<T>;
 
 /// Calls f(team, launch) with the Team that suits contiguous lines.
 template <class F>
@@ -87,7 +91,7 @@ void with_row_team(int64_t count, int64_t length, F&& f) {
 }
 
 /// Calls f(team, launch) with the Sweep that suits the lines.
-template <class F>
+template <class T, class F>
 void with_sweep(const Lines& lines, F&& f) {
   constexpr int threads = 256;
   const int64_t processors = multiprocessors();
@@ -98,18 +102,18 @@ void with_sweep(const Lines& lines, F&& f) {
   int columns = 1;
   while (lines.stride > 1 && columns < kWarp && columns < lines.count) columns *= 2;
   const bool few = (lines.count + columns - 1) / columns < 4 * processors;
-  const int block = few && lines.length * columns >= 4 * kSweepThreads ? kSweepThreads : threads;
+  const int block = few && lines.length * columns >= 4 * kSweepThreads<T> ? kSweepThreads<T> : threads;
   f(Sweep{columns}, grid_stride(lines.count, block, columns));
 }
 
 /// Calls f(team, launch) with a Team or a Sweep.
-template <class F>
+template <class T, class F>
 void with_team(const Lines& lines, F&& f) {
   if (lines.count == 0) return;
   if (lines.stride == 1 && lines.length <= kHeldLine)
     with_row_team(lines.count, lines.length, f);
   else
-    with_sweep(lines, f);
+    with_sweep<T>(lines, f);
 }
 
 /// The elements of a contiguous line that a thread of a team holds: packs of 16 bytes, neighbouring threads holding neighbouring ones.

@@ -7,7 +7,7 @@ namespace sinkgrad::cuda {
 namespace {
 
 template <class T, class Team>
-__global__ void __launch_bounds__(Team::kThreads, 1) logsumexp_forward(Span<const T> x, Span<T> y, Lines lines, Team team) {
+__global__ void __launch_bounds__(kMostThreads<T, Team>, 1) logsumexp_forward(Span<const T> x, Span<T> y, Lines lines, Team team) {
   STATIC_SHARED(T, scratch, Team::kScratch);
 #pragma unroll 1
   for (int64_t begin = 0; begin < lines.count; begin += team.per_grid()) {
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(Team::kThreads, 1) logsumexp_forward(Span<cons
 }
 
 template <class T, class Team>
-__global__ void __launch_bounds__(Team::kThreads, 1)
+__global__ void __launch_bounds__(kMostThreads<T, Team>, 1)
     logsumexp_backward(Span<const T> x, Span<const T> y, Span<const T> dy, GradSpan<T> dx, Lines lines, Team team) {
 #pragma unroll 1
   for (int64_t begin = 0; begin < lines.count; begin += team.per_grid()) {
@@ -44,7 +44,7 @@ void forward(const Forward& f) {
   const Shape& shape = f.in[0].shape;
   const Lines lines(shape, shape.axis(f.attrs.integer("axis"), "logsumexp"));
   dispatch(f.dtype(), [&]<class T>() {
-    with_team(lines, [&]<class Team>(Team team, const Launch& launched) {
+    with_team<T>(lines, [&]<class Team>(Team team, const Launch& launched) {
       launch(KERNEL(logsumexp_forward<T, Team>), launched, span<const T>(f.in[0]), span<T>(f.out), lines, team);
     });
   });
@@ -55,7 +55,7 @@ void backward(const Backward& b) {
   const Shape& shape = b.in[0].shape;
   const Lines lines(shape, shape.axis(b.attrs.integer("axis"), "logsumexp"));
   dispatch(b.dtype(), [&]<class T>() {
-    with_team(lines, [&]<class Team>(Team team, const Launch& launched) {
+    with_team<T>(lines, [&]<class Team>(Team team, const Launch& launched) {
       launch(KERNEL(logsumexp_backward<T, Team>), launched, span<const T>(b.in[0]), span<const T>(b.out), span<const T>(b.out_grad),
              span<T>(b.in_grad[0]), lines, team);
     });

@@ -75,7 +75,7 @@ void share_of_rows(const Backward& b, const Labels& labels, const Span<T>& share
 }
 
 template <class T, class Team>
-__global__ void __launch_bounds__(Team::kThreads, 1)
+__global__ void __launch_bounds__(kMostThreads<T, Team>, 1)
     cross_entropy_rows(Span<const T> x, Labels labels, Weights<T> w, Span<T> tops, Span<T> log_totals, Span<T> losses, Lines lines, Team team) {
   STATIC_SHARED(T, scratch, Team::kScratch);
 #pragma unroll 1
@@ -120,7 +120,7 @@ void cross_entropy_forward(const Forward& f) {
   dispatch(f.dtype(), [&]<class T>() {
     Scratch scratch;
     const Span<T> losses = scratch.take<T>(lines.count);
-    with_team(lines, [&]<class Team>(Team team, const Launch& shape) {
+    with_team<T>(lines, [&]<class Team>(Team team, const Launch& shape) {
       launch(KERNEL(cross_entropy_rows<T, Team>), shape, span<const T>(f.in[0]), labels, Weights<T>(f.attrs, lines.length), span<T>(f.saved[0]),
              span<T>(f.saved[1]), losses, lines, team);
     });
@@ -129,7 +129,7 @@ void cross_entropy_forward(const Forward& f) {
 }
 
 template <class T, class Team>
-__global__ void __launch_bounds__(Team::kThreads, 1)
+__global__ void __launch_bounds__(kMostThreads<T, Team>, 1)
     cross_entropy_backward_rows(Span<const T> x, Labels labels, Weights<T> w, Span<const T> tops, Span<const T> log_totals, Span<const T> share,
                                 GradSpan<T> dx, Lines lines, Team team) {
 #pragma unroll 1
@@ -155,7 +155,7 @@ void cross_entropy_backward(const Backward& b) {
     Scratch scratch;
     const Span<T> share = scratch.take<T>(1);
     share_of_rows(b, labels, share);
-    with_team(lines, [&]<class Team>(Team team, const Launch& shape) {
+    with_team<T>(lines, [&]<class Team>(Team team, const Launch& shape) {
       launch(KERNEL(cross_entropy_backward_rows<T, Team>), shape, span<const T>(b.in[0]), labels, Weights<T>(b.attrs, lines.length),
              span<const T>(b.saved[0]), span<const T>(b.saved[1]), share, span<T>(b.in_grad[0]), lines, team);
     });

@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks<T>) layer_norm_rows(
 }
 
 template <class T>
-__global__ void __launch_bounds__(kSweepThreads, 1) layer_norm_sweep(LayerNorm<T> norm, Span<const T> bias, Span<T> y, Sweep team) {
+__global__ void __launch_bounds__(kSweepThreads<T>, 1) layer_norm_sweep(LayerNorm<T> norm, Span<const T> bias, Span<T> y, Sweep team) {
   STATIC_SHARED(T, scratch, Sweep::kScratch);
   const int64_t length = norm.lines.length;
 #pragma unroll 1
@@ -117,7 +117,7 @@ void layer_norm_forward(const Forward& f) {
     const LayerNorm<T> norm(f.in, f.saved, f.attrs);
     const auto bias = span<const T>(f.in[2]);
     const auto y = span<T>(f.out);
-    with_team(norm.lines, [&]<class Team>(Team team, const Launch& shape) {
+    with_team<T>(norm.lines, [&]<class Team>(Team team, const Launch& shape) {
       if constexpr (Team::kHolds)
         launch(KERNEL(layer_norm_rows<T, Team>), shape, norm, bias, y, rows_take_vectors(norm.lines.length, norm.x, norm.gain, bias, y));
       else
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kHeldThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kSweepThreads, 1) layer_norm_backward_sweep(LayerNorm<T> norm, Span<const T> dy, GradSpan<T> dx, Sweep team) {
+__global__ void __launch_bounds__(kSweepThreads<T>, 1) layer_norm_backward_sweep(LayerNorm<T> norm, Span<const T> dy, GradSpan<T> dx, Sweep team) {
   STATIC_SHARED(Two<T>, scratch, Sweep::kScratch);
   const int64_t length = norm.lines.length;
   const T share = T(1) / static_cast<T>(length);
@@ -260,7 +260,7 @@ void layer_norm_backward(const Backward& b) {
     Span<T> partial;
     const bool holds = lines.length <= kHeldLine;
     int64_t blocks = 0;
-    with_team(lines, [&]<class Team>(Team team, Launch shape) {
+    with_team<T>(lines, [&]<class Team>(Team team, Launch shape) {
       if constexpr (Team::kHolds) {
         // Enough threads to keep the memory busy, and as few partial sums as that allows.
         constexpr int kPerProcessor = 768;

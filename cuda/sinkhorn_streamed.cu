@@ -11,6 +11,12 @@ constexpr int kThreads = 256;
 /// Of a backward sweep on each multiprocessor: floats make do with the registers that this leaves.
 template <class T, int K>
 constexpr int kLeastBlocks = sizeof(T) == 4 && K > 0 ? 2 : 1;
+/// Of a forward sweep. Without a number the compiler spills to reach one of its own choice.
+template <class T, int K, bool first>
+constexpr int kForwardBlocks = sizeof(T) == 8    ? (K == 4 ? 3 : 2)
+                               : K == 4          ? 6
+                               : K == 0 || first ? 2
+                                                 : 4;
 
 /// Matrix i is cut into `count` stripes of `rows` rows: one block each. The grid is (matrices x stripes).
 struct Stripes {
@@ -76,7 +82,7 @@ struct LargerExtremes {
 
 /// Row step k and, where it is the last one, the plan. The first one (k = 0) keeps the row maxima.
 template <class T, int lanes, int K, bool first>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kForwardBlocks<T, K, first>)
     streamed_row_step(SinkhornCall<T> call, int64_t k, Span<T> plan, ForwardBuffers<T> buffers, Stripes stripes) {
   using Team = RowTeam<lanes>;
   STATIC_SHARED(T, scratch, kWarp);
@@ -104,7 +110,8 @@ __global__ void __launch_bounds__(kThreads)
 
 /// The plan of potentials, where the last row step could not know that it was the last.
 template <class T, int lanes, int K>
-__global__ void __launch_bounds__(kThreads) streamed_plan(SinkhornCall<T> call, Span<T> plan, ForwardBuffers<T> buffers, Stripes stripes) {
+__global__ void __launch_bounds__(kThreads, kForwardBlocks<T, K, false>)
+    streamed_plan(SinkhornCall<T> call, Span<T> plan, ForwardBuffers<T> buffers, Stripes stripes) {
   using Team = RowTeam<lanes>;
   STATIC_SHARED(T, scratch, kWarp);
   STATIC_SHARED(Extremes<T>, extremes_scratch, kWarp);

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks<T>) softmax_rows(Spa
 }
 
 template <class T, bool log_of>
-__global__ void __launch_bounds__(kSweepThreads, 1) softmax_sweep(Span<const T> x, LineMask masked, Span<T> y, Lines lines, Sweep team) {
+__global__ void __launch_bounds__(kSweepThreads<T>, 1) softmax_sweep(Span<const T> x, LineMask masked, Span<T> y, Lines lines, Sweep team) {
   STATIC_SHARED(T, scratch, Sweep::kScratch);
 #pragma unroll 1
   for (int64_t begin = 0; begin < lines.count; begin += team.per_grid()) {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks<T>)
 }
 
 template <class T, bool log_of>
-__global__ void __launch_bounds__(kSweepThreads, 1)
+__global__ void __launch_bounds__(kSweepThreads<T>, 1)
     softmax_backward_sweep(Span<const T> x, Span<const T> y, Span<const T> dy, LineMask masked, GradSpan<T> dx, Lines lines, Sweep team) {
   STATIC_SHARED(T, scratch, Sweep::kScratch);
   struct Both {
@@ -144,7 +144,7 @@ void forward(const Forward& f) {
   dispatch(f.dtype(), [&]<class T>() {
     const auto x = span<const T>(f.in[0]);
     const auto y = span<T>(f.out);
-    with_team(lines, [&]<class Team>(Team team, const Launch& shape) {
+    with_team<T>(lines, [&]<class Team>(Team team, const Launch& shape) {
       if constexpr (Team::kHolds)
         launch(KERNEL(softmax_rows<T, Team, log_of>), shape, x, masked, y, lines, rows_take_vectors(lines.length, x, y));
       else
@@ -162,7 +162,7 @@ void backward(const Backward& b) {
   dispatch(b.dtype(), [&]<class T>() {
     const auto x = span<const T>(b.in[0]), y = span<const T>(b.out), dy = span<const T>(b.out_grad);
     const auto dx = span<T>(b.in_grad[0]);
-    with_team(lines, [&]<class Team>(Team team, const Launch& shape) {
+    with_team<T>(lines, [&]<class Team>(Team team, const Launch& shape) {
       if constexpr (Team::kHolds)
         launch(KERNEL(softmax_backward_rows<T, Team, log_of>), shape, x, y, dy, masked, dx, lines, rows_take_vectors(lines.length, y, dy, dx.data));
       else

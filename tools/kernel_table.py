@@ -4,7 +4,7 @@
   tools/kernel_table.py build/libsinkgrad_cuda.so [--architecture sm_90] [--all]
 
 Needs cuobjdump of the CUDA toolkit, no GPU. One line for each kernel template: the instantiation with the most registers, or --all.
-Occupancy counts registers, static shared memory and threads, for blocks of 256 threads (or the kernel's own bound); shared memory that is
+Occupancy counts registers, static shared memory and threads, for the largest blocks of each kernel; shared memory that is
 asked for at launch comes on top.
 """
 import argparse
@@ -23,6 +23,12 @@ def occupancy(registers, shared, threads, architecture):
     by_registers = REGISTERS // per_warp // warps
     by_shared = SHARED.get(architecture, SHARED["sm_90"]) // (shared + 1024)
     return min(by_registers, by_shared, WARPS // warps, BLOCKS) * warps / WARPS
+
+
+def most_threads(name):
+    if "resident::" in name:
+        return 256 if "double" in name or "f64" in name else 384
+    return 128 if "streaming::" in name else 512 if "resident" in name else 256
 
 
 def resources(library, architecture):
@@ -58,8 +64,7 @@ def main():
     print("| kernel | instantiations | registers | shared | stack | local | occupancy |\n|---|---|---|---|---|---|---|")
     for name in sorted(kernels):
         worst = max(kernels[name], key=lambda u: u.get("REG", 0))
-        threads = 512 if "resident" in name else 256
-        share = occupancy(worst.get("REG", 0), worst.get("SHARED", 0), threads, args.architecture)
+        share = occupancy(worst.get("REG", 0), worst.get("SHARED", 0), most_threads(name), args.architecture)
         stack, local = (max(u.get(key, 0) for u in kernels[name]) for key in ("STACK", "LOCAL"))
         print(f"| {name} | {len(kernels[name])} | {worst.get('REG', 0)} | {worst.get('SHARED', 0)} | {stack} | {local} | {share:.0%} |")
     return 0
