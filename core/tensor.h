@@ -98,6 +98,12 @@ class Tensor {
     part.view_ = view_.rows(begin, end);
     return part;
   }
+  /// The first elements under another shape, sharing this tensor's memory.
+  Tensor first(const Shape& shape) const {
+    Tensor part = *this;
+    part.view_ = view_.reshaped({count()}).rows(0, shape.count()).reshaped(shape);
+    return part;
+  }
   void zero();
 
  private:

@@ -1,9 +1,11 @@
-// What the trainer knows of data: a Dataset fills rows of a batch, a BatchLoader decides which rows and in what order.
-// An item depends on (dataset, index) alone, plus the epoch when it is augmented, so a resumed run sees the same bits.
+// What the trainer knows of data: a DataSource makes batches, of the items and in the order that its BatchPlan says; a BatchLoader holds their
+// memory. An item depends on (source, index) alone, plus the epoch when it is augmented, so a resumed run sees the same bits.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -15,29 +17,21 @@
 
 namespace sinkgrad {
 
-/// Items of one shape, each with a class label.
-class Dataset {
- public:
-  virtual ~Dataset() = default;
-  /// Number of items; never 0.
-  virtual int64_t size() const = 0;
-  virtual Shape item_shape() const = 0;
-  /// One name per label 0 .. classes-1.
-  virtual const std::vector<std::string>& class_names() const = 0;
-  /// One line for people: name, split, sizes.
-  virtual std::string description() const = 0;
-  /// Writes items `indices` to inputs (n, item_shape) and labels (n). `epoch` is that of training; without it (evaluation) nothing is augmented.
-  virtual void load(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, float* inputs, int32_t* labels) const = 0;
-  /// Number of items of each class.
-  virtual std::vector<int64_t> label_histogram() const = 0;
-  int64_t classes() const { return static_cast<int64_t>(class_names().size()); }
-};
-
 /// Training: a new order each epoch, augmented. Evaluation: every item in the order of the dataset, as it is.
 enum class Purpose : uint8_t { training, evaluation };
 
 /// Which items are in which batch: a pure function of (seed, epoch, position).
-class BatchOrder {
+class BatchPlan {
+ public:
+  virtual ~BatchPlan() = default;
+  /// Batches per epoch, the same number in each.
+  virtual int64_t batches() const = 0;
+  /// Items of batch `position` (0 .. batches-1); valid until the next call.
+  virtual std::span<const uint32_t> indices(uint64_t epoch, int64_t position) = 0;
+};
+
+/// Batches of one size from a random order of all items, or from their own order.
+class BatchOrder : public BatchPlan {
  public:
   /// The last batch holds the items that are left over; drop_last leaves them out. No batch at all is an error.
   BatchOrder(int64_t items, int64_t batch_size, Purpose purpose, uint64_t seed = 0, bool drop_last = false)
@@ -49,10 +43,8 @@ class BatchOrder {
     order_.resize(static_cast<size_t>(items));
     std::iota(order_.begin(), order_.end(), 0u);
   }
-  /// Batches per epoch.
-  int64_t batches() const { return batches_; }
-  /// Items of batch `position` (0 .. batches-1); valid until the next call.
-  std::span<const uint32_t> indices(uint64_t epoch, int64_t position) {
+  int64_t batches() const override { return batches_; }
+  std::span<const uint32_t> indices(uint64_t epoch, int64_t position) override {
     require(position >= 0 && position < batches_, "batch order: position must lie in 0..", batches_ - 1, ", got ", position);
     if (purpose_ == Purpose::training && epoch_ != epoch) {
       order_ = RandomStream(seed_, "batch order", epoch).permutation(static_cast<uint32_t>(order_.size()));
@@ -70,38 +62,92 @@ class BatchOrder {
   std::vector<uint32_t> order_;
 };
 
-/// Inputs f32 (size, item_shape) and labels i32 (size).
+/// The label of a row of scores that counts nowhere, neither in the loss nor in the accuracy.
+inline constexpr int32_t kNoLabel = -100;
+
+/// One batch in host memory.
 struct Batch {
-  Tensor inputs, labels;
-  int64_t size() const { return labels.shape()[0]; }
+  Tensor inputs;        ///< f32 (n, item_shape), or tokens i32 (3, n, longest): see datasets/tokens.h
+  Tensor labels;        ///< i32 (rows), one for each row of scores; kNoLabel counts nowhere
+  Tensor context = {};  ///< a second input where the model needs one: what a decoder has seen, i32 (3, n, longest)
+  /// Labels that count: items, or the words of translations.
+  int64_t size() const {
+    const auto all = labels.span<int32_t>();
+    return labels.count() - std::count(all.begin(), all.end(), kNoLabel);
+  }
 };
 
-/// Fills one pair of tensors again and again: every full batch has the same addresses. The dataset must outlive the loader.
+/// Memory for one tensor after another; it grows to the largest, and tensors of one shape have one address.
+class TensorMemory {
+ public:
+  Tensor operator()(const Shape& shape, DType dtype) {
+    if (!memory_ || memory_.dtype() != dtype || memory_.count() < shape.count()) memory_ = Tensor({shape.count()}, dtype);
+    return memory_.first(shape);
+  }
+
+ private:
+  Tensor memory_;
+};
+struct BatchMemory {
+  TensorMemory inputs, labels, context;
+};
+
+/// Labelled items, in batches.
+class DataSource {
+ public:
+  virtual ~DataSource() = default;
+  /// Number of items; never 0.
+  virtual int64_t size() const = 0;
+  /// Images (C, H, W), sets of points (N, D), texts (longest, vocabulary): tokens stand for one-hot rows.
+  virtual Shape item_shape() const = 0;
+  /// One name per label 0 .. classes-1.
+  virtual const std::vector<std::string>& class_names() const = 0;
+  /// One line for people: name, split, sizes.
+  virtual std::string description() const = 0;
+  /// Number of items of each class.
+  virtual std::vector<int64_t> label_histogram() const = 0;
+  int64_t classes() const { return static_cast<int64_t>(class_names().size()); }
+  /// What a trained model needs beside its weights to be used on new items: file names and bytes, kept with the checkpoints.
+  virtual std::map<std::string, std::string> files() const { return {}; }
+
+  /// `batch_size` counts items unless the source says otherwise.
+  virtual std::unique_ptr<BatchPlan> plan(int64_t batch_size, Purpose purpose, uint64_t seed = 0, bool drop_last = false) const {
+    return std::make_unique<BatchOrder>(size(), batch_size, purpose, seed, drop_last);
+  }
+  /// Items `indices`, laid out in `memory`. `epoch` is that of training; without it (evaluation) nothing is augmented.
+  virtual Batch batch(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, BatchMemory& memory) const = 0;
+};
+
+/// Items of one shape, each with a class label.
+class Dataset : public DataSource {
+ public:
+  /// Writes items `indices` to inputs (n, item_shape) and labels (n); see batch() for `epoch`.
+  virtual void load(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, float* inputs, int32_t* labels) const = 0;
+  Batch batch(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, BatchMemory& memory) const override {
+    Shape shape{static_cast<int64_t>(indices.size())};
+    const Shape item = item_shape();
+    for (int i = 0; i < item.rank(); ++i) shape.push_back(item[i]);
+    const Batch batch{memory.inputs(shape, DType::f32), memory.labels({shape[0]}, DType::i32)};
+    load(indices, epoch, batch.inputs.span<float>().data(), batch.labels.span<int32_t>().data());
+    return batch;
+  }
+};
+
+/// Makes batches in the same memory again and again. The source must outlive the loader.
 class BatchLoader {
  public:
-  BatchLoader(const Dataset& dataset, int64_t batch_size, Purpose purpose, uint64_t seed = 0, bool drop_last = false)
-      : dataset_(&dataset), purpose_(purpose), order_(dataset.size(), batch_size, purpose, seed, drop_last) {
-    const int64_t rows = std::min(batch_size, dataset.size());
-    Shape shape{rows};
-    const Shape item = dataset.item_shape();
-    for (int i = 0; i < item.rank(); ++i) shape.push_back(item[i]);
-    inputs_ = Tensor(shape);
-    labels_ = Tensor(Shape{rows}, DType::i32);
-  }
+  BatchLoader(const DataSource& source, int64_t batch_size, Purpose purpose, uint64_t seed = 0, bool drop_last = false)
+      : source_(&source), purpose_(purpose), plan_(source.plan(batch_size, purpose, seed, drop_last)) {}
   /// Batches per epoch.
-  int64_t batches() const { return order_.batches(); }
-  int64_t classes() const { return dataset_->classes(); }
-  /// Batch `position` (0 .. batches-1) of `epoch`; valid until another one is loaded. The last one of an epoch may have fewer rows.
-  Batch load(uint64_t epoch, int64_t position) {
+  int64_t batches() const { return plan_->batches(); }
+  int64_t classes() const { return source_->classes(); }
+  /// Batch `position` (0 .. batches-1) of `epoch`; valid until another one is loaded.
+  const Batch& load(uint64_t epoch, int64_t position) {
     const bool ready = ready_ == std::pair(epoch, position);
     ready_.reset();
-    const std::span<const uint32_t> indices = order_.indices(epoch, position);
-    const auto n = static_cast<int64_t>(indices.size());
-    const Batch batch{inputs_.rows(0, n), labels_.rows(0, n)};
     if (!ready)
-      dataset_->load(indices, purpose_ == Purpose::training ? std::optional(epoch) : std::nullopt, batch.inputs.span<float>().data(),
-                     batch.labels.span<int32_t>().data());
-    return batch;
+      batch_ = source_->batch(plan_->indices(epoch, position), purpose_ == Purpose::training ? std::optional(epoch) : std::nullopt, memory_);
+    return batch_;
   }
   /// Loads a batch early, for the next call of load(): time to spend while a GPU works.
   void prefetch(uint64_t epoch, int64_t position) {
@@ -110,11 +156,12 @@ class BatchLoader {
   }
 
  private:
-  const Dataset* dataset_;
+  const DataSource* source_;
   Purpose purpose_;
-  BatchOrder order_;
+  std::unique_ptr<BatchPlan> plan_;
   std::optional<std::pair<uint64_t, int64_t>> ready_;  // epoch and position of the batch that was loaded early
-  Tensor inputs_, labels_;
+  BatchMemory memory_;
+  Batch batch_;
 };
 
 }  // namespace sinkgrad

@@ -7,18 +7,15 @@
 
 #include "core/names.h"
 #include "datasets/idx.h"
+#include "datasets/imdb.h"
+#include "datasets/opinions.h"
 #include "datasets/shapes.h"
+#include "datasets/translation.h"
 
 namespace sinkgrad {
 namespace {
 
 using nlohmann::json;
-
-/// Relative folders lie in the folder that SINKGRAD_DATA names, otherwise in ./data.
-std::filesystem::path data_folder(const std::string& folder) {
-  const char* root = std::getenv("SINKGRAD_DATA");
-  return std::filesystem::path(root && *root ? root : "data") / folder;
-}
 
 DataSplits make_images(const std::string& name, const json& options, const std::vector<std::string>& class_names, const char* source) {
   const std::filesystem::path folder = data_folder(options["folder"]);
@@ -61,7 +58,10 @@ struct Entry {
   const char* name;
   json defaults;
   DataSplits (*make)(const json&);
+  ItemSpec (*items)(const json&) = nullptr;  ///< what the full set holds; null: handwritten digits
 };
+
+ItemSpec texts(const json& options) { return {{options["max_length"], options["vocabulary"]}, 2}; }
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> list = {
@@ -69,6 +69,36 @@ const std::vector<Entry>& entries() {
       {"fashion-mnist",
        {{"folder", "/usr/share/datasets/fashion-mnist"}, {"mean", 0.2860}, {"std", 0.3530}, {"limit_train", 0}, {"limit_test", 0}},
        make_fashion_mnist},
+      {"imdb",
+       {{"folder", "imdb"},
+        {"tokenizer", ""},
+        {"vocabulary", 16000},
+        {"max_length", 512},
+        {"split", "official"},
+        {"batches", "bucketed"},
+        {"limit_train", 0},
+        {"limit_test", 0},
+        {"seed", 0},
+        {"cache", ""}},
+       make_imdb,
+       texts},
+      {"translation",
+       {{"folder", "translation"},
+        {"source", "de"},
+        {"target", "en"},
+        {"train", "train"},
+        {"valid", "valid"},
+        {"test", "test"},
+        {"subwords", 0},
+        {"lower_case", false},
+        {"source_words", 0},
+        {"target_words", 0},
+        {"max_length", 1024},
+        {"cache", ""}},
+       make_translation,
+       translation_items},
+      {"number_words", {{"train", 10000}, {"valid", 500}, {"test", 500}, {"max_length", 64}, {"seed", 0}}, make_number_words},
+      {"opinions", {{"train", 6000}, {"test", 1500}, {"seed", 0}}, make_opinions},
       {"shapes", {{"points", 256}, {"train", 4800}, {"test", 1200}, {"noise", 0.02}, {"pose", "any"}, {"augment", false}, {"seed", 0}}, make_shapes},
   };
   return list;
@@ -94,10 +124,22 @@ bool same_type(const json& value, const json& like) {
 
 }  // namespace
 
+std::filesystem::path data_folder(const std::string& folder) {
+  const char* root = std::getenv("SINKGRAD_DATA");
+  return std::filesystem::path(root && *root ? root : "data") / folder;
+}
+
 std::vector<std::string> dataset_names() {
   std::vector<std::string> names;
   for (const Entry& e : entries()) names.emplace_back(e.name);
   return names;
+}
+
+ItemSpec dataset_items(const std::string& name, const json& options) {
+  const Entry& entry = find_entry(name);
+  json all = entry.defaults;
+  if (!options.is_null()) all.update(options);
+  return entry.items ? entry.items(all) : ItemSpec{};
 }
 
 json dataset_defaults(const std::string& name) { return find_entry(name).defaults; }

@@ -1,6 +1,7 @@
 // Datasets by name, built from JSON options: what a recipe's "data" section and the command line say.
 // Unknown names and option keys are errors that name the nearest known one.
 #pragma once
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,9 +11,15 @@
 
 namespace sinkgrad {
 
-/// Two datasets of equal item shape and classes.
+/// Two data sets of equal item shape and classes.
 struct DataSplits {
-  std::unique_ptr<Dataset> train, test;
+  std::unique_ptr<DataSource> train, test;
+};
+
+/// What a model must know of the data.
+struct ItemSpec {
+  Shape shape = {1, 28, 28};
+  int64_t classes = 10;
 };
 
 /// The names that make_dataset knows.
@@ -21,9 +28,26 @@ std::vector<std::string> dataset_names();
 /// All options of a dataset with their default values (a JSON object).
 nlohmann::json dataset_defaults(const std::string& name);
 
+/// The items of a data set that need not be on this machine, for a model summary.
+ItemSpec dataset_items(const std::string& name, const nlohmann::json& options);
+
+/// Where a relative path in the options lies: in the folder that SINKGRAD_DATA names, otherwise in ./data.
+std::filesystem::path data_folder(const std::string& folder);
+
 /// Builds dataset `name`; `options` overrides some of its defaults. A value must have the type of its default. Options:
 /// - mnist, fashion-mnist: folder (relative ones lie in $SINKGRAD_DATA, or in ./data), mean and std of pixels in 0..1,
 ///   limit_train and limit_test (only the first items; 0 = all).
+/// - imdb: folder (aclImdb, what holds it, or its archive), tokenizer (a sentencepiece .model; empty: one is trained on the training reviews),
+///   vocabulary (pieces of that one), max_length (tokens; the rest of a review is cut), split (official, or random: 4/5 of all reviews for
+///   training, drawn by the seed, as the authors do), batches (bucketed by length, shuffled, or fixed: always max_length long), limit_train
+///   and limit_test (so many, drawn by the seed), seed, cache (a folder; see datasets/token_cache.h).
+/// - translation: folder, source and target (languages), train, valid and test (names before the language: train.de or train.de.gz), subwords
+///   (pieces of a sentencepiece model of both languages that is trained on the training text; 0: the text is prepared, words and their
+///   parts "@@ " between spaces), lower_case, source_words and target_words (so many are kept, 0 = all), max_length (words, the end
+///   included; longer pairs are left out), cache. Batch sizes count words.
+/// - number_words: German number words and English ones; train, valid and test (numbers of pairs), max_length, seed. Batch sizes
+///   count words.
+/// - opinions: train and test (numbers of texts), seed.
 /// - shapes: points per cloud, train and test (numbers of clouds), noise (on surfaces about 2 across), pose (any, upright or fixed),
 ///   augment (new clouds each epoch), seed.
 DataSplits make_dataset(const std::string& name, const nlohmann::json& options);

@@ -1,11 +1,15 @@
 // A new model is one entry of the table at the end: name, defaults, factory.
 #include "models/registry.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 
 #include "core/names.h"
 #include "models/set_transformer.h"
+#include "models/text_encoder.h"
+#include "models/translator.h"
 #include "models/vit.h"
 
 namespace sinkgrad {
@@ -15,7 +19,7 @@ using Config = nlohmann::ordered_json;
 
 struct Entry {
   Config defaults;  // without "name"
-  std::function<std::unique_ptr<Classifier>(const Config&, const Shape& item, int64_t classes)> make;
+  std::function<std::unique_ptr<Model>(const Config&, const Shape& item, int64_t classes)> make;
 };
 
 const std::vector<std::string> kGradients = {"unrolled", "implicit", "frozen"};
@@ -31,7 +35,7 @@ SinkhornOptions sinkhorn_options(const Config& c) {
   return {.iterations = c["iterations"], .tolerance = c["tolerance"], .gradient = static_cast<SinkhornGradient>(gradient - kGradients.begin())};
 }
 
-std::unique_ptr<Classifier> make_vit(const Config& c, const Shape& item, int64_t classes, MlpUse mlp) {
+std::unique_ptr<Model> make_vit(const Config& c, const Shape& item, int64_t classes, MlpUse mlp) {
   require<InputError>(item.rank() == 3, "model: vit reads images (channels, height, width), got items ", item);
   return std::make_unique<Vit>(VitOptions{.channels = item[0],
                                           .height = item[1],
@@ -47,7 +51,7 @@ std::unique_ptr<Classifier> make_vit(const Config& c, const Shape& item, int64_t
                                           .sinkhorn = sinkhorn_options(c)});
 }
 
-std::unique_ptr<Classifier> make_set_transformer(const Config& c, const Shape& item, int64_t classes) {
+std::unique_ptr<Model> make_set_transformer(const Config& c, const Shape& item, int64_t classes) {
   require<InputError>(item.rank() == 2, "model: set_transformer reads sets (points, coordinates), got items ", item);
   require<InputError>(c["dim"].get<int64_t>() % c["heads"].get<int64_t>() == 0, "model: set_transformer needs heads that divide dim, got ",
                       c["heads"], " and ", c["dim"]);
@@ -57,6 +61,43 @@ std::unique_ptr<Classifier> make_set_transformer(const Config& c, const Shape& i
   blocks.sinkhorn.rows_sum_to_inverse_count = c["rows_sum_to_inverse_count"];
   return std::make_unique<SetTransformer>(
       SetTransformerOptions{.input_dim = item[1], .classes = classes, .inducing = c["inducing"], .dropout = c["dropout"], .blocks = blocks});
+}
+
+std::unique_ptr<Model> make_text_encoder(const Config& c, const Shape& item, int64_t classes) {
+  require<InputError>(item.rank() == 2, "model: text_encoder reads texts (longest, vocabulary), got items ", item);
+  require<InputError>(c["dim"].get<int64_t>() % c["heads"].get<int64_t>() == 0, "model: text_encoder needs heads that divide dim, got ", c["heads"],
+                      " and ", c["dim"]);
+  require<InputError>(c["dropout"] < 1.0, "model: dropout must be less than 1, got ", c["dropout"]);
+  return std::make_unique<TextEncoder>(TextEncoderOptions{.vocabulary = item[1],
+                                                          .max_length = item[0],
+                                                          .dim = c["dim"],
+                                                          .mlp_dim = c["mlp_dim"],
+                                                          .classes = classes,
+                                                          .depth = c["depth"],
+                                                          .heads = c["heads"],
+                                                          .dropout = c["dropout"],
+                                                          .random_positions = c["random_positions"],
+                                                          .padding_queries_vote = c["padding_queries_vote"],
+                                                          .pool_padding = c["pool_padding"],
+                                                          .double_softmax = c["double_softmax"],
+                                                          .sinkhorn = sinkhorn_options(c)});
+}
+
+std::unique_ptr<Model> make_translator(const Config& c, const Shape& item, int64_t classes) {
+  require<InputError>(item.rank() == 2, "model: translator reads texts (longest, vocabulary), got items ", item);
+  require<InputError>(c["dim"].get<int64_t>() % c["heads"].get<int64_t>() == 0, "model: translator needs heads that divide dim, got ", c["heads"],
+                      " and ", c["dim"]);
+  require<InputError>(c["dropout"] < 1.0, "model: dropout must be less than 1, got ", c["dropout"]);
+  return std::make_unique<Translator>(TranslatorOptions{.source_words = item[1],
+                                                        .target_words = classes,
+                                                        .max_length = item[0],
+                                                        .dim = c["dim"],
+                                                        .mlp_dim = c["mlp_dim"],
+                                                        .encoder_layers = c["encoder_layers"],
+                                                        .decoder_layers = c["decoder_layers"],
+                                                        .heads = c["heads"],
+                                                        .dropout = c["dropout"],
+                                                        .sinkhorn = sinkhorn_options(c)});
 }
 
 const std::map<std::string, Entry>& table() {
@@ -79,6 +120,20 @@ const std::map<std::string, Entry>& table() {
                                 {"scale_by_model_width", false},
                                 {"rows_sum_to_inverse_count", false}}),
         make_set_transformer}},
+      {"text_encoder",
+       {with_sinkhorn_defaults({{"dim", 256},
+                                {"depth", 6},
+                                {"heads", 8},
+                                {"mlp_dim", 1024},
+                                {"dropout", 0.1},
+                                {"random_positions", false},
+                                {"padding_queries_vote", false},
+                                {"pool_padding", false},
+                                {"double_softmax", false}}),
+        make_text_encoder}},
+      {"translator",
+       {with_sinkhorn_defaults({{"dim", 512}, {"encoder_layers", 6}, {"decoder_layers", 6}, {"heads", 4}, {"mlp_dim", 1024}, {"dropout", 0.3}}),
+        make_translator}},
   };
   return entries;
 }
@@ -118,7 +173,7 @@ Config default_model_config(const std::string& name) {
 
 Config complete_model_config(const nlohmann::json& config) {
   require<InputError>(config.is_object() && config.contains("name") && config["name"].is_string(),
-                      "model: must be an object with a \"name\", one of vit, vit_attention_only, set_transformer, got ", config);
+                      "model: must be an object with a \"name\", one of ", fmt::format("{}", fmt::join(model_names(), ", ")), ", got ", config);
   Config complete = default_model_config(config["name"]);
   std::vector<std::string> known;
   for (const auto& item : complete.items()) known.push_back(item.key());
@@ -130,7 +185,7 @@ Config complete_model_config(const nlohmann::json& config) {
   return complete;
 }
 
-std::unique_ptr<Classifier> make_model(const nlohmann::json& config, const Shape& item, int64_t classes) {
+std::unique_ptr<Model> make_model(const nlohmann::json& config, const Shape& item, int64_t classes) {
   const Config complete = complete_model_config(config);
   return find_entry(complete["name"]).make(complete, item, classes);
 }

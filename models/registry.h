@@ -15,7 +15,7 @@ std::vector<std::string> model_names();
 nlohmann::ordered_json default_model_config(const std::string& name);
 /// `config` completed by the defaults. InputError for an unknown option, with the nearest one, or a value of another type or range.
 nlohmann::ordered_json complete_model_config(const nlohmann::json& config);
-/// The model for items of one shape (images (C, H, W), sets of points (N, D)) and a number of classes. `config` may omit options.
-std::unique_ptr<Classifier> make_model(const nlohmann::json& config, const Shape& item, int64_t classes);
+/// The model for items of one shape (DataSource::item_shape) and a number of classes. `config` may omit options.
+std::unique_ptr<Model> make_model(const nlohmann::json& config, const Shape& item, int64_t classes);
 
 }  // namespace sinkgrad

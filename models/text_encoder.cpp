@@ -1,5 +1,7 @@
-// Padding keeps its rows and takes part in the maximum, as in the authors' code; only attention is masked.
+// Rows of padding are computed like all others; masks keep them out of attention and maximum.
 #include "models/text_encoder.h"
+
+#include "nn/token_inputs.h"
 
 namespace sinkgrad {
 namespace {
@@ -19,33 +21,32 @@ TransformerOptions encoder_options(const TextEncoderOptions& o) {
   };
 }
 
-}  // namespace
-
-TextBatch text_batch(const Tensor& tokens, int32_t padding) {
-  require<ShapeError>(tokens.shape().rank() == 2 && tokens.dtype() == DType::i32, "text_batch: tokens must be i32 (B, N), got ",
-                      name_of(tokens.dtype()), " ", tokens.shape());
-  TextBatch batch{tokens, Tensor(tokens.shape(), DType::i32), Tensor(tokens.shape(), DType::i32)};
-  const int64_t n = tokens.shape()[1];
-  for (int64_t i = 0; i < tokens.count(); ++i) {
-    const auto k = static_cast<size_t>(i);
-    const bool is_padding = tokens.span<int32_t>()[k] == padding;
-    batch.is_padding.span<int32_t>()[k] = is_padding;
-    batch.positions.span<int32_t>()[k] = is_padding ? 0 : static_cast<int32_t>(i % n + 1);
-  }
-  return batch;
+Tensor position_table(const TextEncoderOptions& o) {
+  Tensor table = sinusoid_interleaved(o.max_length + 1, o.dim, o.dtype);
+  if (!o.random_positions) return table;
+  RandomStream random(0, "positions");  // the same noise for every seed: it is no parameter
+  dispatch(o.dtype, [&]<class T>() {
+    for (T& x : table.span<T>()) x = static_cast<T>(random.normal());
+  });
+  return table;
 }
 
+}  // namespace
+
 TextEncoder::TextEncoder(const TextEncoderOptions& o)
-    : positions(sinusoid_interleaved(o.max_length + 1, o.dim, o.dtype)),
+    : positions(position_table(o)),
+      pool_padding_(o.pool_padding),
+      double_softmax_(o.double_softmax),
       embedding_(*this, "embedding", o.vocabulary, o.dim),
       encoder_(*this, "", o.depth, encoder_options(o)),
       head_(*this, "linear", o.dim, o.classes) {}
 
-Var TextEncoder::logits(Tape& tape, const TextBatch& batch) {
-  const Var is_padding = tape.leaf(batch.is_padding);
-  const Var x = add(embedding_(tape.leaf(batch.tokens)), embedding(tape.leaf(batch.positions), tape.leaf(positions)));  // (B, N, dim)
-  const Var encoded = encoder_(x, {.key_is_padding = is_padding, .query_is_padding = is_padding});
-  return head_(max(encoded, {1}));
+Var TextEncoder::logits(Var planes) {
+  const TokenInputs in(planes);
+  const Var x = add(embedding_(in.tokens), embedding(in.positions, planes.tape->leaf(positions)));  // (B, N, dim)
+  const Var encoded = encoder_(x, {.key_is_padding = in.is_padding, .query_is_padding = in.is_padding});
+  const Var scores = head_(max_pool_set(encoded, pool_padding_ ? Var{} : in.is_padding));
+  return double_softmax_ ? softmax(scores) : scores;
 }
 
 }  // namespace sinkgrad

@@ -55,10 +55,10 @@ Var MultiHeadAttention::Projection::operator()(Var x) const {
   return linear(x, weight->rows(*x.tape, begin, end), bias ? bias->rows(*x.tape, begin, end) : Var{});
 }
 
-Var MultiHeadAttention::operator()(Var queries, Var keys, const AttentionMasks& masks) {
+Var MultiHeadAttention::operator()(Var queries, const KeyValues& memory, const AttentionMasks& masks) {
   AttentionMasks used = masks;
   if (padding_queries_vote_) used.query_is_padding = {};
-  return output_(heads(qkv_[0](queries), qkv_[1](keys), qkv_[2](keys), used));
+  return output_(heads(qkv_[0](queries), memory.keys, memory.values, used));
 }
 
 Tensor causal_mask(int64_t n) {

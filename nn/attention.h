@@ -44,12 +44,19 @@ struct AttentionNames {
   static AttentionNames fairseq() { return {.query = "q_proj", .key = "k_proj", .value = "v_proj", .output = "out_proj"}; }
 };
 
+/// Projected keys and values (B, M, inner), for attention that reads them again and again.
+struct KeyValues {
+  Var keys, values;
+};
+
 /// Projects, attends, projects back. Self-attention: attention(x, x); cross-attention: attention(x, memory).
 class MultiHeadAttention : public Module {
  public:
   MultiHeadAttention(Module& parent, const std::string& name, const AttentionOptions& options, const AttentionNames& names = AttentionNames::torch());
   /// (B, N, dim), (B, M, dim) -> (B, N, dim).
-  Var operator()(Var queries, Var keys, const AttentionMasks& masks = {});
+  Var operator()(Var queries, Var keys, const AttentionMasks& masks = {}) { return (*this)(queries, project(keys), masks); }
+  Var operator()(Var queries, const KeyValues& memory, const AttentionMasks& masks = {});
+  KeyValues project(Var keys) const { return {qkv_[1](keys), qkv_[2](keys)}; }
 
   AttentionHeads heads;
 

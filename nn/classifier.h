@@ -6,12 +6,21 @@
 
 namespace sinkgrad {
 
-class Classifier : public Module {
+class Model : public Module {
  public:
-  /// (B, item...) -> (B, classes). Dropout and batch statistics follow tape.training().
-  virtual Var logits(Var inputs) = 0;
-  /// Its attention steps, first layer first.
+  /// Inputs and context of a batch (datasets/dataset.h; a null Var where there is no context) -> (rows, classes), one row for each label.
+  /// Dropout and batch statistics follow tape.training().
+  virtual Var scores(Var inputs, Var context) = 0;
+  /// Its attention steps, first layer first; of a translator the encoder's, which alone may be Sinkhorn.
   virtual std::vector<AttentionHeads*> attentions() = 0;
+};
+
+/// One label per item.
+class Classifier : public Model {
+ public:
+  /// (B, item...) -> (B, classes).
+  virtual Var logits(Var inputs) = 0;
+  Var scores(Var inputs, Var) final { return logits(inputs); }
 };
 
 }  // namespace sinkgrad

@@ -8,7 +8,8 @@ namespace sinkgrad {
 struct Init {
   enum class Kind : uint8_t { constant, uniform, normal };
   Kind kind = Kind::constant;
-  double scale = 0;  ///< the constant, the bound of a symmetric uniform, or a standard deviation
+  double scale = 0;       ///< the constant, the bound of a symmetric uniform, or a standard deviation
+  int64_t zero_row = -1;  ///< a row that starts at zero, such as the embedding of padding; -1: none
 
   static Init constant(double value) { return {Kind::constant, value}; }
   static Init uniform(double bound) { return {Kind::uniform, bound}; }

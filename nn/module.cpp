@@ -22,6 +22,10 @@ void draw(const Parameter& p, uint64_t seed, T* x) {
     if (p.init.kind == Init::Kind::normal) v = p.init.scale * random.normal();
     x[i] = static_cast<T>(static_cast<float>(v));  // the same weights in every dtype
   }
+  if (p.init.zero_row >= 0) {
+    const int64_t row = p.shape.count(1, p.shape.rank());
+    std::fill_n(x + p.init.zero_row * row, row, T(0));
+  }
 }
 
 }  // namespace

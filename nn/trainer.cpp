@@ -28,7 +28,12 @@ struct EvaluationMode {
 /// What the loss would refuse, told before the labels leave the host: a device finds it too late to name it.
 void check_labels(const Batch& batch, int64_t classes) {
   for (const int32_t label : batch.labels.span<int32_t>())
-    require(label >= 0 && label < classes, "training data: labels must lie in 0..", classes - 1, ", got ", label);
+    require((label >= 0 && label < classes) || label == kNoLabel, "training data: labels must lie in 0..", classes - 1, ", got ", label);
+}
+
+/// (rows, classes)
+Var scores_of(Model& model, Tape& tape, const Batch& batch) {
+  return model.scores(tape.leaf(batch.inputs), batch.context ? tape.leaf(batch.context) : Var{});
 }
 
 bool all_finite(const View& view, Device device) {
@@ -53,7 +58,7 @@ std::string first_nonfinite(const Tape& tape, Module& module) {
 
 }  // namespace
 
-Trainer::Trainer(Classifier& model, const Dataset& train, const TrainerOptions& options)
+Trainer::Trainer(Model& model, const DataSource& train, const TrainerOptions& options)
     : model_(&model),
       options_(options),
       tape_(DType::f32, options.device),
@@ -76,8 +81,8 @@ uint64_t Trainer::enqueue(const Batch& batch, const StepState& start) {
   tape_.set_training(true);
   tape_.set_random({state_.seed, start.random_step, &step_.get()->random_step});
   pack_.zero_gradients();
-  const Var logits = model_->logits(tape_.leaf(batch.inputs)), labels = tape_.leaf(batch.labels);  // (B, classes), (B)
-  const Var loss = cross_entropy(logits, labels, options_.label_smoothing, options_.smoothing_form);
+  const Var logits = scores_of(*model_, tape_, batch), labels = tape_.leaf(batch.labels);  // (rows, classes), (rows)
+  const Var loss = cross_entropy(logits, labels, options_.label_smoothing, options_.smoothing_form, kNoLabel);
   score_batch(tape_.device(), {.logits = tape_.value(logits), .labels = tape_.value(labels), .loss = tape_.value(loss), .state = step_.get()});
   tape_.backward(loss);
   measure_gradient(tape_.device(), {.gradients = pack_.gradients().view(), .state = step_.get()});
@@ -88,7 +93,7 @@ uint64_t Trainer::enqueue(const Batch& batch, const StepState& start) {
 StepReport Trainer::step() {
   require(!epoch_complete(), "trainer: the epoch is complete, end_epoch() must be called before step()");
   const auto epoch = static_cast<uint64_t>(state_.epoch);
-  const Batch batch = loader_.load(epoch, state_.position);
+  const Batch batch = loader_.load(epoch, state_.position);  // shares the loader's memory
   check_labels(batch, loader_.classes());
   StepReport report{.lr = learning_rate(options_.schedule, state_.step, state_.epoch), .items = batch.size()};
   StepState start{.random_step = static_cast<uint64_t>(state_.step), .max_norm = options_.clip_norm};
@@ -132,7 +137,7 @@ bool Trainer::end_epoch(double accuracy) {
   return true;
 }
 
-Score Trainer::evaluate(const Dataset& data) { return sinkgrad::evaluate(tape_, *model_, data, options_.eval_batch_size); }
+Score Trainer::evaluate(const DataSource& data) { return sinkgrad::evaluate(tape_, *model_, data, options_.eval_batch_size); }
 
 void Trainer::resume(const Checkpoint& checkpoint) {
   const TrainingState& s = checkpoint.state;
@@ -149,16 +154,18 @@ void Trainer::resume(const Checkpoint& checkpoint) {
   state_ = s;
 }
 
-Score evaluate(Tape& tape, Classifier& model, const Dataset& data, int64_t batch_size) {
+Score evaluate(Tape& tape, Model& model, const DataSource& data, int64_t batch_size) {
   const EvaluationMode mode(tape);
   BatchLoader loader(data, batch_size, Purpose::evaluation);
   Resident<StepState> sums(tape.device());  // a new one is zero
+  int64_t items = 0;
   for (int64_t position = 0; position < loader.batches(); ++position) {
-    const Batch batch = loader.load(0, position);
+    const Batch& batch = loader.load(0, position);
     check_labels(batch, data.classes());
+    items += batch.size();
     const TapeStep end{tape};
-    const Var logits = model.logits(tape.leaf(batch.inputs)), labels = tape.leaf(batch.labels);
-    const Var loss = cross_entropy(logits, labels);
+    const Var logits = scores_of(model, tape, batch), labels = tape.leaf(batch.labels);
+    const Var loss = cross_entropy(logits, labels, 0, Smoothing::torch, kNoLabel);
     score_batch(tape.device(), {.logits = tape.value(logits),
                                 .labels = tape.value(labels),
                                 .loss = tape.value(loss),
@@ -167,7 +174,7 @@ Score evaluate(Tape& tape, Classifier& model, const Dataset& data, int64_t batch
                                 .state = sums.get()});
   }
   const StepState total = sums.read();
-  return {.loss_sum = total.loss, .correct = total.correct, .items = data.size()};
+  return {.loss_sum = total.loss, .correct = total.correct, .items = items};
 }
 
 }  // namespace sinkgrad

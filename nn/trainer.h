@@ -43,7 +43,7 @@ struct StepReport {
 class Trainer {
  public:
   /// Draws the initial weights from the seed. Model and data must outlive the trainer; the model lives on the trainer's device from now on.
-  Trainer(Classifier& model, const Dataset& train, const TrainerOptions& options);
+  Trainer(Model& model, const DataSource& train, const TrainerOptions& options);
 
   /// One update with the next batch of the epoch. DivergedError when loss or gradient is not finite; the parameters are unchanged then.
   StepReport step();
@@ -54,7 +54,7 @@ class Trainer {
   bool finished() const { return state_.epoch >= options_.epochs; }
 
   /// The model as it stands on all items: no dropout, no augmentation, the last partial batch included.
-  Score evaluate(const Dataset& data);
+  Score evaluate(const DataSource& data);
   /// Training items since the last call.
   Score take_window() { return std::exchange(state_.window, {}); }
 
@@ -82,7 +82,7 @@ class Trainer {
   uint64_t enqueue(const Batch& batch, const StepState& start);
   [[noreturn]] void report_divergence(const char* what, double value, double lr);
 
-  Classifier* model_;
+  Model* model_;
   TrainerOptions options_;
   Tape tape_;
   ParameterPack pack_;
@@ -94,6 +94,6 @@ class Trainer {
 };
 
 /// The model on all items of a dataset, in batches; what Trainer::evaluate does, for a model without a trainer.
-Score evaluate(Tape& tape, Classifier& model, const Dataset& data, int64_t batch_size);
+Score evaluate(Tape& tape, Model& model, const DataSource& data, int64_t batch_size);
 
 }  // namespace sinkgrad

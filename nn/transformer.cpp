@@ -1,6 +1,7 @@
 // Layers and stacks are a residual around an attention and a residual around an MLP; everything else is names.
 #include "nn/transformer.h"
 
+#include <array>
 #include <cmath>
 
 namespace sinkgrad {
@@ -97,6 +98,21 @@ Var DecoderLayer::operator()(Var x, Var memory, const AttentionMasks& masks, con
   return mlp_(x);
 }
 
+Var DecoderLayer::step(Var x, KeyValues& past, const KeyValues& memory, const AttentionMasks& memory_masks) {
+  x = self_residual_(x, [&](Var y) {
+    const KeyValues newest = self_attention_.project(y);
+    const auto append = [](Var before, Var after) { return before ? concat(std::array{before, after}, 1) : after; };
+    past = {append(past.keys, newest.keys), append(past.values, newest.values)};
+    return self_attention_(y, past);
+  });
+  x = cross_residual_(x, [&](Var y) {  // the rows of one sentence are queries to the same memory
+    const int64_t rows = y.shape()[0], sentences = memory.keys.shape()[0], dim = y.shape()[2];
+    const Var grouped = y.tape->reshape(y, {sentences, rows / sentences, dim});
+    return y.tape->reshape(cross_attention_(grouped, memory, memory_masks), {rows, 1, dim});
+  });
+  return mlp_(x);
+}
+
 Encoder::Encoder(Module& parent, const std::string& name, int depth, const TransformerOptions& options) : Module(parent, name) {
   for (int i = 0; i < depth; ++i) layers_.push_back(std::make_unique<EncoderLayer>(*this, layer_name(i), options));
   if (options.final_norm) norm_.emplace(*this, "norm", options.attention.dim, options.norm_epsilon);
@@ -121,6 +137,17 @@ Decoder::Decoder(Module& parent, const std::string& name, int depth, const Trans
 Var Decoder::operator()(Var x, Var memory, const AttentionMasks& masks, const AttentionMasks& memory_masks) {
   for (const auto& layer : layers_) x = (*layer)(x, memory, masks, memory_masks);
   return norm_ ? (*norm_)(x) : x;
+}
+
+Var Decoder::step(Var x, std::span<KeyValues> past, std::span<const KeyValues> memory, const AttentionMasks& memory_masks) {
+  for (size_t i = 0; i < layers_.size(); ++i) x = layers_[i]->step(x, past[i], memory[i], memory_masks);
+  return norm_ ? (*norm_)(x) : x;
+}
+
+std::vector<KeyValues> Decoder::project(Var memory) const {
+  std::vector<KeyValues> all;
+  for (const auto& layer : layers_) all.push_back(layer->project(memory));
+  return all;
 }
 
 Tensor sinusoid_interleaved(int64_t count, int64_t dim, DType dtype) {

@@ -87,8 +87,10 @@ class DecoderLayer : public Module {
   DecoderLayer(Module& parent, const std::string& name, const TransformerOptions& options);
   /// (B, N, dim) and the encoder's (B, M, dim) -> (B, N, dim). `masks` are for the self-attention: give it a causal pair mask.
   Var operator()(Var x, Var memory, const AttentionMasks& masks, const AttentionMasks& memory_masks = {});
-  MultiHeadAttention& self_attention() { return self_attention_; }
-  MultiHeadAttention& cross_attention() { return cross_attention_; }
+  /// One position further: x (R, 1, dim) are the newest positions of R rows, R / B of them for each row of the memory (B, M). `past` holds the
+  /// keys and values of the positions before (null Vars: none) and then also those of x.
+  Var step(Var x, KeyValues& past, const KeyValues& memory, const AttentionMasks& memory_masks);
+  KeyValues project(Var memory) const { return cross_attention_.project(memory); }
 
  private:
   Residual self_residual_;
@@ -114,6 +116,10 @@ class Decoder : public Module {
  public:
   Decoder(Module& parent, const std::string& name, int depth, const TransformerOptions& options);
   Var operator()(Var x, Var memory, const AttentionMasks& masks, const AttentionMasks& memory_masks = {});
+  /// The same for one position at a time: see DecoderLayer::step. `past` and `memory` have an entry for each layer.
+  Var step(Var x, std::span<KeyValues> past, std::span<const KeyValues> memory, const AttentionMasks& memory_masks = {});
+  /// The encoder's output as each layer reads it.
+  std::vector<KeyValues> project(Var memory) const;
 
  private:
   std::vector<std::unique_ptr<DecoderLayer>> layers_;

@@ -1,6 +1,7 @@
 // Families of parity that are modules: every file's parameters are loaded by name, its output and all its gradients compared.
 #include "parity_models.h"
 
+#include "datasets/tokens.h"
 #include "models/point_cloud.h"
 #include "models/text_encoder.h"
 #include "nn/transformer.h"
@@ -118,14 +119,20 @@ void run_text(const Fixture& f, Comparison& c) {
                      .heads = static_cast<int>(f.number("n_heads", 1)),
                      .norm_epsilon = f.number("LayerNorm eps", 1e-6),
                      .padding_queries_vote = f.says("padded queries kept"),
+                     .pool_padding = true,
                      .sinkhorn = f.sinkhorn()});
   if (f.says("sinusoid")) c.check("param/pos_embedding.weight", to_doubles(model.positions.view()), 1e-6);
   model.positions = f.at("param/pos_embedding.weight").clone();
   expose(model.attentions());
   Run run(f, c, model, {"pos_embedding.weight"});
   run.tape.set_training(false);
-  const TextBatch batch = text_batch(f.integers("in/tokens"));
-  const Var logits = model.logits(run.tape, batch);
+  const Tensor tokens = f.integers("in/tokens"), planes({3, tokens.shape()[0], tokens.shape()[1]}, DType::i32);
+  const int64_t n = tokens.shape()[1];
+  write_tokens(planes, {}, [&](int64_t row) {
+    const auto text = tokens.span<int32_t>().subspan(static_cast<size_t>(row * n), static_cast<size_t>(n));
+    return text.first(static_cast<size_t>(std::find(text.begin(), text.end(), 0) - text.begin()));
+  });
+  const Var logits = model.logits(run.tape.leaf(planes));
   compare_plans(f, c, model.attentions());
   run.finish("logits", logits);
 }

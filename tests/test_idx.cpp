@@ -63,7 +63,7 @@ void write_tiny_set(const fs::path& folder) {
 const std::vector<int64_t> kMnistTrain = {5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949};
 const std::vector<int64_t> kMnistTest = {980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009};
 
-double mean_pixel(const Dataset& dataset, double* deviation) {
+double mean_pixel(const DataSource& dataset, double* deviation) {
   BatchLoader loader(dataset, 1000, Purpose::evaluation);
   double sum = 0, squares = 0, count = 0;
   for (int64_t i = 0; i < loader.batches(); ++i) {
@@ -148,7 +148,8 @@ TEST_CASE("the MNIST layout is read, normalised and checked") {
     float inputs[4];
     int32_t labels[2];
     const uint32_t indices[] = {1, 0};
-    splits.train->load(indices, 0, inputs, labels);
+    const auto& train = dynamic_cast<const Dataset&>(*splits.train);
+    train.load(indices, 0, inputs, labels);
     REQUIRE(labels[0] == 9);
     REQUIRE(labels[1] == 3);
     REQUIRE(inputs[0] == Approx(0).margin(1e-7));
@@ -156,7 +157,7 @@ TEST_CASE("the MNIST layout is read, normalised and checked") {
     REQUIRE(inputs[2] == Approx(-0.4));
     REQUIRE(inputs[3] == Approx(1.6));
     const uint32_t beyond[] = {2};
-    REQUIRE_THROWS_AS(splits.train->load(beyond, 0, inputs, labels), Error);
+    REQUIRE_THROWS_AS(train.load(beyond, 0, inputs, labels), Error);
   }
   json limited = options;
   limited["limit_train"] = 1;
@@ -195,7 +196,7 @@ TEST_CASE("missing files are named, with where they come from") {
 }
 
 TEST_CASE("unknown datasets and options are refused with the nearest name") {
-  REQUIRE(dataset_names() == std::vector<std::string>{"mnist", "fashion-mnist", "shapes"});
+  REQUIRE(dataset_names() == std::vector<std::string>{"mnist", "fashion-mnist", "imdb", "translation", "number_words", "opinions", "shapes"});
   REQUIRE_THROWS_WITH(make_dataset("mnits", {}), Contains("unknown dataset 'mnits'; did you mean 'mnist'?"));
   REQUIRE_THROWS_WITH(make_dataset("shapes", {{"point", 3}}), Contains("no option 'point'; did you mean 'points'?"));
   REQUIRE_THROWS_WITH(make_dataset("shapes", {{"points", 2.5}}), Contains("'points' must be a non-negative integer, got 2.5"));

@@ -1,6 +1,7 @@
 // The models: parameter counts and names of the authors' code, options by name, gradients, and what they must not depend on.
 #include <catch2/catch.hpp>
 
+#include "datasets/tokens.h"
 #include "models/point_cloud.h"
 #include "models/registry.h"
 #include "models/set_transformer.h"
@@ -11,11 +12,24 @@
 using namespace sinkgrad;
 using nlohmann::json;
 
+namespace {
+
+/// Token planes of some texts, padded to the longest or to `longest`.
+Tensor planes_of(const std::vector<std::vector<int32_t>>& texts, int64_t longest = 0) {
+  for (const auto& text : texts) longest = std::max(longest, static_cast<int64_t>(text.size()));
+  const Tensor planes({3, static_cast<int64_t>(texts.size()), longest}, DType::i32);
+  write_tokens(planes, {}, [&](int64_t i) { return std::span(texts[static_cast<size_t>(i)]); });
+  return planes;
+}
+
+}  // namespace
+
 TEST_CASE("parameter counts of the authors' models") {
   CHECK(SetTransformer({}).parameter_count() == 1'145'384);
   CHECK(SetTransformer({.blocks = {.layer_norm = false}}).parameter_count() == 1'140'264);
   CHECK(Vit({}).parameter_count() == 1'899'138);
   CHECK(TextEncoder({}).parameter_count() == 8'835'074);
+  CHECK(make_model({{"name", "text_encoder"}}, {512, 16000}, 2)->parameter_count() == 8'835'074);
   const std::vector<std::pair<int, int64_t>> mnist = {{1, 168'842}, {2, 93'962}, {4, 76'682}, {7, 76'682}, {14, 93'962}, {28, 168'842}};
   for (const auto& [patch, count] : mnist) {
     CHECK(make_model({{"name", "vit_attention_only"}, {"patch", patch}, {"unused_mlp", true}}, {1, 28, 28}, 10)->parameter_count() == count);
@@ -40,7 +54,7 @@ TEST_CASE("parameters carry the authors' names") {
 }
 
 TEST_CASE("models by name: defaults, overrides and mistakes") {
-  CHECK(model_names() == std::vector<std::string>{"set_transformer", "vit", "vit_attention_only"});
+  CHECK(model_names() == std::vector<std::string>{"set_transformer", "text_encoder", "translator", "vit", "vit_attention_only"});
   CHECK(default_model_config("vit")["heads"] == 8);
   CHECK(default_model_config("vit").begin().key() == "name");
   const auto config = complete_model_config({{"name", "set_transformer"}, {"tolerance", 1}, {"iterations", 21}});
@@ -114,8 +128,8 @@ TEST_CASE("backward of every model is the derivative of its forward") {
                       .heads = 2,
                       .sinkhorn = {.iterations = iterations},
                       .dtype = DType::f64});
-    const TextBatch batch = text_batch(Tensor::of<int32_t>({2, 4}, {3, 1, 6, 2, 5, 4, 0, 0}));
-    CHECK(gradient_error(text, [&](Tape& tape) { return text.logits(tape, batch); }) < 1e-6);
+    const Tensor planes = planes_of({{3, 1, 6, 2}, {5, 4}});
+    CHECK(gradient_error(text, [&](Tape& tape) { return text.logits(tape.leaf(planes)); }) < 1e-6);
   }
   for (bool sinkhorn : {false, true}) {
     Module root;
@@ -176,10 +190,53 @@ TEST_CASE("set transformer: order does not matter, dropout only in training, bat
   }
 }
 
-TEST_CASE("text batches mark padding and number real tokens from 1") {
-  const TextBatch batch = text_batch(Tensor::of<int32_t>({2, 3}, {5, 6, 0, 7, 0, 0}));
-  CHECK(to_doubles(batch.is_padding.view()) == std::vector<double>{0, 0, 1, 0, 1, 1});
-  CHECK(to_doubles(batch.positions.view()) == std::vector<double>{1, 2, 0, 1, 0, 0});
+TEST_CASE("token planes hold tokens, positions from 1, and where padding is") {
+  CHECK(to_doubles(planes_of({{5, 6}, {7}}, 3).view()) == std::vector<double>{5, 6, 0, 7, 0, 0, 1, 2, 0, 1, 0, 0, 0, 0, 1, 0, 1, 1});
+  const Tensor shifted({3, 1, 3}, DType::i32);
+  const std::vector<int32_t> row = {9, 8};
+  write_tokens(shifted, {.padding = 1, .first_position = 2, .padding_position = 1}, [&](int64_t) { return std::span(row); });
+  CHECK(to_doubles(shifted.view()) == std::vector<double>{9, 8, 1, 2, 3, 1, 0, 0, 1});
+}
+
+TEST_CASE("padding changes nothing for the text encoder, unless the released code's options are on") {
+  const auto distance = [](const TextEncoderOptions& options) {
+    TextEncoder model(options);
+    ParameterPack pack(model, DType::f32, 1);
+    Tape tape;
+    tape.set_training(false);
+    const auto logits = [&](int64_t longest) {
+      const std::vector<double> y = to_doubles(tape.value(model.logits(tape.leaf(planes_of({{3, 1, 6}, {2, 5}}, longest)))));
+      tape.reset();
+      return y;
+    };
+    const std::vector<double> tight = logits(3), padded = logits(9);
+    double worst = 0;
+    for (size_t i = 0; i < tight.size(); ++i) worst = std::max(worst, std::abs(tight[i] - padded[i]));
+    return worst;
+  };
+  const TextEncoderOptions small{.vocabulary = 7, .max_length = 9, .dim = 8, .mlp_dim = 8, .depth = 2, .heads = 2, .sinkhorn = {.iterations = 3}};
+  CHECK(distance(small) < 1e-6);
+  TextEncoderOptions voting = small, pooling = small;
+  voting.padding_queries_vote = true;
+  pooling.pool_padding = true;
+  CHECK(distance(voting) > 1e-4);
+  CHECK(distance(pooling) > 1e-4);
+}
+
+TEST_CASE("the released text encoder: probabilities as scores, noise as positions") {
+  TextEncoder model(
+      {.vocabulary = 7, .max_length = 9, .dim = 8, .mlp_dim = 8, .depth = 1, .heads = 2, .random_positions = true, .double_softmax = true});
+  ParameterPack pack(model, DType::f32, 1);
+  Tape tape;
+  tape.set_training(false);
+  const std::vector<double> p = to_doubles(tape.value(model.logits(tape.leaf(planes_of({{3, 1, 6}, {2, 5}})))));
+  CHECK(p[0] + p[1] == Approx(1));
+  CHECK(p[2] + p[3] == Approx(1));
+  double sum = 0, squares = 0;
+  for (const double x : to_doubles(model.positions.view())) sum += x, squares += x * x;
+  CHECK(std::abs(sum / 80) < 0.4);
+  CHECK(squares / 80 == Approx(1).margin(0.4));
+  CHECK(to_doubles(TextEncoder({.max_length = 3, .dim = 4, .heads = 2}).positions.view())[5] == Approx(std::cos(1)));
 }
 
 TEST_CASE("sampling of points: farthest first, points at the origin never, nearest neighbours by distance") {

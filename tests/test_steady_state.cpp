@@ -11,6 +11,7 @@
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "datasets/registry.h"
+#include "datasets/text_classification.h"
 #include "models/registry.h"
 #include "nn/trainer.h"
 
@@ -69,7 +70,7 @@ struct Images final : Dataset {
   }
 };
 
-void check_steady(Classifier& model, const Dataset& data, const OptimizerOptions& optimizer) {
+void check_steady(Model& model, const DataSource& data, const OptimizerOptions& optimizer) {
   Trainer trainer(model, data, {.optimizer = optimizer, .clip_norm = 1, .epochs = 4, .batch_size = 8});
   trainer.step();
   trainer.step();
@@ -114,4 +115,19 @@ TEST_CASE("a training step of the Set Sinkformer is steady from the third on") {
   const auto model =
       make_model({{"name", "set_transformer"}, {"dim", 16}, {"heads", 2}, {"inducing", 4}, {"iterations", 5}}, data->item_shape(), data->classes());
   check_steady(*model, *data, {});
+}
+
+TEST_CASE("a training step on texts of one length is steady from the third on") {
+  set_threads(2);
+  TokenRows texts;
+  std::vector<int32_t> labels;
+  for (int32_t i = 0; i < 64; ++i) {
+    texts.push_back(std::vector<int32_t>(static_cast<size_t>(3 + i % 5), 2 + i % 7));
+    labels.push_back(i % 2);
+  }
+  const TextClassification data(
+      {.name = "toy", .split = "train", .class_names = {"a", "b"}, .vocabulary = 10, .max_length = 12, .batches = TextBatches::fixed}, texts, labels);
+  const auto model = make_model({{"name", "text_encoder"}, {"dim", 16}, {"depth", 2}, {"heads", 2}, {"mlp_dim", 32}, {"iterations", 3}},
+                                data.item_shape(), data.classes());
+  check_steady(*model, data, {});
 }

@@ -8,12 +8,15 @@ class App;
 
 namespace sinkgrad {
 
+void add_adapt(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_bleu(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_gradcheck(CLI::App& app);
 void add_info(CLI::App& app);
 void add_plot(CLI::App& app);
 void add_study(CLI::App& app);
 void add_train(CLI::App& app);
+void add_translate(CLI::App& app);
 
 }  // namespace sinkgrad

@@ -32,7 +32,7 @@ void eval(const EvalCommand& command) {
   const Device device = open_device(command.device, note);
   if (!note.empty()) fmt::print(stderr, "{}\n", note);
   const DataSplits splits = open_data(recipe);
-  const Dataset& data = command.split == "test" ? *splits.test : *splits.train;
+  const DataSource& data = command.split == "test" ? *splits.test : *splits.train;
   const auto model = open_model(recipe, data.item_shape(), data.classes());
   const ParameterPack pack(*model, DType::f32, 0, device);
   checkpoint.restore(pack);

@@ -24,7 +24,7 @@ void complete(Recipe& recipe) {
   });
 }
 
-std::unique_ptr<Classifier> open_model(const Recipe& recipe, const Shape& item, int64_t classes) {
+std::unique_ptr<Model> open_model(const Recipe& recipe, const Shape& item, int64_t classes) {
   return naming(recipe, [&] { return make_model(recipe.model, item, classes); });
 }
 

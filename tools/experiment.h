@@ -13,7 +13,7 @@ namespace sinkgrad {
 void complete(Recipe& recipe);
 
 /// The model of a recipe for items of one shape; an InputError names the recipe.
-std::unique_ptr<Classifier> open_model(const Recipe& recipe, const Shape& item, int64_t classes);
+std::unique_ptr<Model> open_model(const Recipe& recipe, const Shape& item, int64_t classes);
 
 /// The data sets of a recipe; an InputError names the recipe.
 DataSplits open_data(const Recipe& recipe);

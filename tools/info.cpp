@@ -13,12 +13,6 @@
 namespace sinkgrad {
 namespace {
 
-/// Items of an image set, for a model summary where the data is not on this machine.
-struct ItemSpec {
-  Shape shape = {1, 28, 28};
-  int64_t classes = 10;
-};
-
 struct InfoCommand {
   std::string subject, device = "auto";
 };
@@ -57,7 +51,7 @@ std::string grouped(int64_t n) {
   return digits;
 }
 
-void print_model(const Recipe& recipe, Classifier& model) {
+void print_model(const Recipe& recipe, Model& model) {
   fmt::print("model {}\n  {}\n", recipe.model.at("name").get<std::string>(), recipe.model.dump());
   size_t width = 4;
   for (const Parameter& p : model.parameters()) width = std::max(width, p.name.size());
@@ -72,6 +66,8 @@ void print_model(const Recipe& recipe, Classifier& model) {
 
 void print_data(const DataSplits& data) {
   fmt::print("data\n  train  {}\n  test   {}\n\n", data.train->description(), data.test->description());
+  constexpr int64_t kMostShown = 100;
+  if (data.train->classes() > kMostShown) return;  // the words of a language
   const std::vector<int64_t> train = data.train->label_histogram(), test = data.test->label_histogram();
   fmt::print("  {:<16}  {:>8}  {:>8}\n", "class", "train", "test");
   for (size_t c = 0; c < train.size(); ++c) fmt::print("  {:<16}  {:>8}  {:>8}\n", data.train->class_names()[c], grouped(train[c]), grouped(test[c]));
@@ -82,7 +78,7 @@ void print_training(const Recipe& recipe, const std::optional<DataSplits>& data)
   const OptimizerRecipe& o = recipe.optimizer;
   fmt::print("training\n  {}, lr {}, schedule {}, weight decay {}, batches of {}, {} epochs", o.name, o.lr, recipe.schedule.name, o.weight_decay,
              recipe.batch_size, recipe.epochs);
-  if (data) fmt::print(" of {} updates", (data->train->size() - 1) / recipe.batch_size + 1);
+  if (data) fmt::print(" of {} updates", data->train->plan(recipe.batch_size, Purpose::training)->batches());
   fmt::print("\n");
 }
 
@@ -94,7 +90,7 @@ void describe(const Recipe& recipe, bool with_training) {
   } catch (const IoError& error) {  // a summary needs no data
     missing = error.what();
   }
-  const ItemSpec item = data ? ItemSpec{data->train->item_shape(), data->train->classes()} : ItemSpec{};
+  const ItemSpec item = data ? ItemSpec{data->train->item_shape(), data->train->classes()} : dataset_items(recipe.data.at("name"), recipe.data);
   print_model(recipe, *open_model(recipe, item.shape, item.classes));
   if (data)
     print_data(*data);

@@ -75,6 +75,9 @@ int run(int argc, char** argv) {
   add_gradcheck(app);
   add_plot(app);
   add_bench(app);
+  add_translate(app);
+  add_bleu(app);
+  add_adapt(app);
   try {
     app.parse(argc, argv);
     flush_results();

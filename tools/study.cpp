@@ -116,11 +116,11 @@ Series learning_curve(const Cell& cell) {
   return s;
 }
 
-std::string plan_chart(AttentionHeads& attention, int half_steps, Tape& tape, Classifier& model, const Tensor& item) {
+std::string plan_chart(AttentionHeads& attention, int half_steps, Tape& tape, Model& model, const Tensor& item) {
   attention.sinkhorn.iterations = half_steps;
   attention.sinkhorn.expose_plan = true;
   tape.reset();
-  model.logits(tape.leaf(item));
+  model.scores(tape.leaf(item), {});
   const View plan = attention.plan();  // (1, heads, N, M): the first head
   const auto n = static_cast<size_t>(plan.shape[2]), m = static_cast<size_t>(plan.shape[3]);
   std::vector<double> values = to_doubles(plan);
@@ -150,20 +150,16 @@ void show_attention(HtmlPage& page, const Cell& cell) {
   const auto model = open_model(recipe, item, data.test->classes());
   const ParameterPack pack(*model, DType::f32, 0);
   checkpoint.restore(pack);
-  Shape one{1};
-  for (int i = 0; i < item.rank(); ++i) one.push_back(item[i]);
-  const Tensor input(one);
-  int32_t label = 0;
-  const uint32_t index = 0;
-  data.test->load({&index, 1}, std::nullopt, input.span<float>().data(), &label);
+  BatchLoader loader(*data.test, 1, Purpose::evaluation);
+  const Batch& one = loader.load(0, 0);
   Tape tape;
   tape.set_training(false);
   tape.set_recording(false);
 
   if (item.rank() == 3) {
-    std::vector<double> pixels = to_doubles(input.view());
+    std::vector<double> pixels = to_doubles(one.inputs.view());
     pixels.resize(static_cast<size_t>(item[1] * item[2]));
-    page.figure({heat_map({.title = fmt::format("Test image 0: {}", data.test->class_names()[static_cast<size_t>(label)]),
+    page.figure({heat_map({.title = fmt::format("Test image 0: {}", data.test->class_names()[static_cast<size_t>(one.labels.span<int32_t>()[0])]),
                            .description = "the normalised pixels of the image",
                            .rows = static_cast<size_t>(item[1]),
                            .columns = static_cast<size_t>(item[2]),
@@ -172,7 +168,7 @@ void show_attention(HtmlPage& page, const Cell& cell) {
   }
   AttentionHeads& attention = *model->attentions().front();
   std::vector<std::string> charts;
-  for (int half_steps : {1, static_cast<int>(cell.half_steps)}) charts.push_back(plan_chart(attention, half_steps, tape, *model, input));
+  for (int half_steps : {1, static_cast<int>(cell.half_steps)}) charts.push_back(plan_chart(attention, half_steps, tape, *model, one.inputs));
   page.figure(
       charts,
       fmt::format("{}: the same scores after one half-step and after {}. Softmax gives every query (row) a sum of 1 and lets some keys (columns) "

@@ -108,6 +108,8 @@ class Run {
     require<IoError>(!error, folder_.string(), ": creating the folder failed: ", error.message());
     metrics_.emplace(MetricsWriter::create(folder_ / "metrics.jsonl", header()));  // first: it refuses a folder that is in use
     write_file(folder_ / "config.json", config_.dump(2) + "\n");
+    for (const auto& [name, bytes] : data_.train->files()) write_file(folder_ / name, bytes);
+    if (!command_.init.empty()) read_checkpoint(command_.init).restore(trainer_.parameters());
     save("last");
     progress_.note("writing " + folder_.string());
   }
@@ -194,7 +196,7 @@ class Run {
   Device device_;
   fs::path folder_;
   DataSplits data_;
-  std::unique_ptr<Classifier> model_;
+  std::unique_ptr<Model> model_;
   Trainer trainer_;
   Progress progress_;
   std::optional<MetricsWriter> metrics_;
@@ -229,6 +231,7 @@ void add_train(CLI::App& app) {
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   command->add_option("-o,--out", options->out, "the folder of the run [runs/NAME]");
+  command->add_option("--init", options->init, "a checkpoint whose weights the run starts from; the optimizer starts anew");
   command->add_flag("--resume", options->resume, "continue the run in that folder, to the bit");
   command->add_option("--seed", options->seed, "of initial weights, data order and dropout [the recipe's]")->check(natural_number);
   add_device_option(*command, options->device, "where to compute; the same device and seed give the same bits");

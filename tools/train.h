@@ -8,7 +8,7 @@
 namespace sinkgrad {
 
 struct TrainCommand {
-  std::string recipe, out, progress = "auto", device = "auto";
+  std::string recipe, out, init, progress = "auto", device = "auto";
   std::vector<std::string> settings;
   std::optional<uint64_t> seed;
   int threads = 0;

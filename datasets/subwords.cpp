@@ -1,0 +1,104 @@
+// The only file that knows sentencepiece; a build without it says so when subwords are first asked for.
+#include "datasets/subwords.h"
+
+#include "core/check.h"
+
+#ifdef SINKGRAD_HAS_SENTENCEPIECE
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+#include <unordered_map>
+#endif
+
+namespace sinkgrad {
+
+#ifdef SINKGRAD_HAS_SENTENCEPIECE
+
+struct Subwords::Processor : sentencepiece::SentencePieceProcessor {};
+
+namespace {
+
+class Sentences : public sentencepiece::SentenceIterator {
+ public:
+  explicit Sentences(std::span<const std::string> texts) : texts_(texts) {}
+  bool done() const override { return texts_.empty(); }
+  void Next() override { texts_ = texts_.subspan(1); }
+  const std::string& value() const override { return texts_.front(); }
+  sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  std::span<const std::string> texts_;
+};
+
+}  // namespace
+
+Subwords::Subwords(std::string_view model, const std::string& place) : processor_(std::make_unique<Processor>()) {
+  const auto status = processor_->LoadFromSerializedProto({model.data(), model.size()});
+  require<InputError>(status.ok() && size() > 0, place, ": is no sentencepiece model (", status.ToString(), ")");
+}
+
+std::string Subwords::train(std::span<const std::string> texts, const SubwordTraining& options) {
+  require<InputError>(!texts.empty(), "subwords: training needs at least one text");
+  size_t longest = 1;
+  for (const std::string& text : texts) longest = std::max(longest, text.size());
+  std::string symbols;
+  for (const std::string& symbol : options.symbols) symbols += (symbols.empty() ? "" : ",") + symbol;
+  std::unordered_map<std::string, std::string> flags = {{"model_type", "bpe"},
+                                                        {"vocab_size", std::to_string(options.vocabulary)},
+                                                        {"character_coverage", "1.0"},
+                                                        {"normalization_rule_name", "nmt_nfkc"},
+                                                        {"max_sentence_length", std::to_string(longest + 1)},
+                                                        {"pad_id", "0"},
+                                                        {"unk_id", "1"},
+                                                        {"bos_id", "2"},
+                                                        {"eos_id", "3"},
+                                                        {"pad_piece", "[PAD]"},
+                                                        {"unk_piece", "[UNK]"},
+                                                        {"bos_piece", "[BOS]"},
+                                                        {"eos_piece", "[EOS]"},
+                                                        {"minloglevel", "10"}};
+  if (!symbols.empty()) flags["user_defined_symbols"] = symbols;
+  Sentences sentences(texts);
+  std::string model;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(flags, &sentences, &model);
+  require<InputError>(status.ok(), "subwords: training ", options.vocabulary, " pieces on ", texts.size(), " texts failed: ", status.ToString());
+  return model;
+}
+
+int64_t Subwords::size() const { return processor_->GetPieceSize(); }
+
+std::vector<int32_t> Subwords::encode(std::string_view text) const {
+  const std::vector<int> ids = processor_->EncodeAsIds({text.data(), text.size()});
+  return {ids.begin(), ids.end()};
+}
+
+std::vector<std::string> Subwords::pieces(std::string_view text) const { return processor_->EncodeAsPieces({text.data(), text.size()}); }
+
+#else
+
+struct Subwords::Processor {};
+namespace {
+[[noreturn]] void fail() { throw Error("subwords: this program was built without sentencepiece (Debian package libsentencepiece-dev)"); }
+}  // namespace
+
+Subwords::Subwords(std::string_view, const std::string&) { fail(); }
+std::string Subwords::train(std::span<const std::string>, const SubwordTraining&) { fail(); }
+int64_t Subwords::size() const { fail(); }
+std::vector<int32_t> Subwords::encode(std::string_view) const { fail(); }
+std::vector<std::string> Subwords::pieces(std::string_view) const { fail(); }
+
+#endif
+
+Subwords::Subwords(Subwords&&) noexcept = default;
+Subwords& Subwords::operator=(Subwords&&) noexcept = default;
+Subwords::~Subwords() = default;
+
+std::string Subwords::join(std::span<const std::string> pieces) {
+  constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581 marks where a space was
+  std::string text;
+  for (const std::string& piece : pieces) text += piece;
+  for (size_t at = 0; (at = text.find(kSpace, at)) != std::string::npos; ++at) text.replace(at, kSpace.size(), " ");
+  return text.starts_with(' ') ? text.substr(1) : text;
+}
+
+}  // namespace sinkgrad

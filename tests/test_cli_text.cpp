@@ -1,0 +1,131 @@
+// The text commands from outside: info without data, translate, bleu, and the adapt protocol with its table.
+#include <sys/wait.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/file.h"
+
+using namespace sinkgrad;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Folder {
+  fs::path path;
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "cli-text-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()));
+    path = name;
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string operator/(const char* name) const { return (path / name).string(); }
+};
+
+struct Result {
+  int code;
+  std::string out, err;
+};
+
+Result run(const std::string& arguments, const std::string& input = "/dev/null", const std::string& setting = "") {
+  const Folder folder;
+  const std::string command =
+      setting + " '" + SINKGRAD_PROGRAM + "' " + arguments + " >" + (folder / "out") + " 2>" + (folder / "err") + " <" + input;
+  const int status = std::system(command.c_str());
+  REQUIRE(WIFEXITED(status));
+  return {WEXITSTATUS(status), read_file(folder / "out", 1 << 26), read_file(folder / "err", 1 << 26)};
+}
+
+/// A translator of number words that trains in a moment.
+constexpr const char* kTiny =
+    R"({"model": {"name": "translator", "dim": 16, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "mlp_dim": 16, "dropout": 0.1},
+      "data": {"name": "number_words", "train": 200, "valid": 20, "test": 20}, "optimizer": {"name": "adam", "lr": 0.01},
+      "epochs": 1, "batch_size": 256})";
+
+}  // namespace
+
+TEST_CASE("info shows the paper's text models without their data") {
+  const Result imdb = run("info imdb", "/dev/null", "SINKGRAD_DATA=/nonexistent"),
+               iwslt = run("info iwslt", "/dev/null", "SINKGRAD_DATA=/nonexistent");
+  CHECK(imdb.code == 0);
+  CHECK_THAT(imdb.out, Contains("8,835,074") && Contains("not available"));
+  CHECK_THAT(run("info imdb_released", "/dev/null", "SINKGRAD_DATA=/nonexistent").out, Contains("8,835,074") && Contains("\"gradient\":\"frozen\""));
+  CHECK_THAT(iwslt.out, Contains("39,469,056") && Contains("encoder.layers.5.self_attn.q_proj.weight"));
+  const Result train = run("train imdb --out " + (Folder() / "x"), "/dev/null", "SINKGRAD_DATA=/nonexistent");
+  CHECK(train.code == 5);
+  CHECK_THAT(train.err, Contains("ID_RATING.txt"));
+}
+
+TEST_CASE("bleu prints each score with what it is, and names what does not fit") {
+  const Folder folder;
+  write_file(folder / "t", "the cat sat on the mat .\n");
+  write_file(folder / "r", "The cat sat on the mat.\n");
+  const Result scores = run("bleu " + (folder / "t") + " " + (folder / "r"));
+  CHECK(scores.code == 0);
+  CHECK_THAT(
+      scores.out,
+      Contains("BLEU = 100.00, 100.0/100.0/100.0/100.0 (BP=1.000, ratio=1.000, length=7, reference=7) refs:1|case:lc|eff:no|tok:13a|smooth:exp"));
+  CHECK_THAT(scores.out, Contains("refs:1|case:lc|eff:no|tok:none|smooth:none"));
+  CHECK_THAT(run("bleu --case-sensitive " + (folder / "t") + " " + (folder / "r")).out, Contains("case:mixed"));
+  write_file(folder / "r", "one\ntwo\n");
+  const Result mismatch = run("bleu " + (folder / "t") + " " + (folder / "r"));
+  CHECK(mismatch.code == 2);
+  CHECK_THAT(mismatch.err, Contains("got 1 and 2"));
+  CHECK(run("bleu " + (folder / "t") + " " + (folder / "absent")).code == 5);
+}
+
+TEST_CASE("translate: as many lines as came in, the same for any batch and from a folder that was moved") {
+  const Folder folder;
+  write_file(folder / "tiny.json", kTiny);
+  REQUIRE(run("train " + (folder / "tiny.json") + " -q --out " + (folder / "run")).code == 0);
+  write_file(folder / "in", "drei@@ und@@ zwanzig\n\nunbekannt\neins");
+  const Result first = run("translate " + (folder / "run/last.safetensors") + " --beam 2", folder / "in");
+  CHECK(first.code == 0);
+  CHECK(std::count(first.out.begin(), first.out.end(), '\n') == 4);
+  const size_t second_line = first.out.find('\n') + 1;
+  CHECK(first.out[second_line] == '\n');
+  fs::rename(folder / "run", folder / "moved");
+  CHECK(run("translate " + (folder / "moved/last.safetensors") + " --beam 2 --threads 1", folder / "in").out == first.out);
+  CHECK(run("translate " + (folder / "moved/last.safetensors") + " --beam 2 --iterations 21", folder / "in").code == 0);
+  fs::remove(folder / "moved/dictionary.target.txt");
+  const Result missing = run("translate " + (folder / "moved/last.safetensors"), folder / "in");
+  CHECK(missing.code == 2);
+  CHECK_THAT(missing.err, Contains("dictionary.target.txt is missing"));
+  REQUIRE(run("train opinions_small -q --set data.train=40 --set data.test=20 --set epochs=1 --out " + (folder / "text")).code == 0);
+  CHECK_THAT(run("translate " + (folder / "text/last.safetensors"), folder / "in").err, Contains("a translator is needed"));
+  CHECK(run("adapt opinions_small --out " + (folder / "no")).code == 2);
+}
+
+TEST_CASE("adapt: four lines, three runs, the tuned ones start from the trained weights, and it resumes") {
+  const Folder folder;
+  write_file(folder / "tiny.json", kTiny);
+  const std::string command = "adapt " + (folder / "tiny.json") + " --half-steps 3 --epochs 1 --beam 2 --out " + (folder / "study");
+  const Result whole = run(command);
+  REQUIRE(whole.code == 0);
+  for (const char* line :
+       {"  Transformer  ", "its weights with 3 half-steps", "Transformer trained 1 epoch further", "Sinkformer trained 1 epoch further"})
+    CHECK_THAT(whole.out, Contains(line));
+  const std::string config = read_file(folder.path / "study/seed1/sinkformer_tuned/config.json", 1 << 20);
+  CHECK_THAT(config, Contains("\"lr\": 0.001") && Contains("\"iterations\": 3") && Contains("\"constant\""));
+  CHECK_THAT(read_file(folder.path / "study/seed1/transformer/config.json", 1 << 20), Contains("\"lr\": 0.01") && Contains("\"iterations\": 1"));
+  CHECK(run(command).code == 2);  // the folder is in use
+  fs::remove_all(folder.path / "study/seed1/sinkformer_tuned");
+  const Result again = run(command + " --resume");
+  CHECK(again.code == 0);
+  const auto table = [](const std::string& out) { return out.substr(out.find("BLEU on the test set")); };
+  CHECK(table(again.out) == table(whole.out));
+}
+
+TEST_CASE("train --init starts from the weights of a checkpoint") {
+  const Folder folder;
+  write_file(folder / "tiny.json", kTiny);
+  const std::string recipe = folder / "tiny.json";
+  REQUIRE(run("train " + recipe + " -q --out " + (folder / "a")).code == 0);
+  const Result still = run("train " + recipe + " -q --set optimizer.lr=0 --init " + (folder / "a/last.safetensors") + " --out " + (folder / "b"));
+  REQUIRE(still.code == 0);
+  const std::string a = run("eval " + (folder / "a/last.safetensors")).out, b = run("eval " + (folder / "b/last.safetensors")).out;
+  CHECK(a.substr(a.find("accuracy")) == b.substr(b.find("accuracy")));
+  CHECK(run("train " + recipe + " -q --init " + (folder / "absent.safetensors") + " --out " + (folder / "c")).code == 5);
+}
