@@ -13,10 +13,11 @@ namespace sinkgrad {
 
 void set_threads(int n) { omp_set_num_threads(std::max(1, n)); }
 int threads() { return omp_get_max_threads(); }
+int threads_of_loop() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
 namespace detail {
 void run_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context) {
-  if (omp_in_parallel() || omp_get_max_threads() == 1) {
+  if (threads_of_loop() == 1) {
     for (int64_t c = 0; c < chunks; ++c) body(context, c);
     return;
   }

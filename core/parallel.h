@@ -9,6 +9,8 @@ namespace sinkgrad {
 /// Threads used by parallel loops from now on; at least 1.
 void set_threads(int n);
 int threads();
+/// Threads that a loop started here would run on: 1 inside another loop.
+int threads_of_loop();
 
 namespace detail {
 void run_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context);

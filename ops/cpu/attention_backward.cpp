@@ -20,67 +20,156 @@
 HWY_BEFORE_NAMESPACE();
 namespace sinkgrad::cpu::HWY_NAMESPACE {
 
+/// A stripe and its gradient share the second-level cache with the operands; the taller it is, the less often dK and dV are read and written.
+constexpr int64_t kStripeBytes = 256 << 10;
+
+/// A gradient summed over the rows of the matrix: stripes add to the sum of their chunk, sums of chunks are added in order. A matrix that
+/// is one stripe goes straight to its place.
+template <class T>
+class RowSum {
+ public:
+  /// (rows, columns) of `to`, rows to_row apart, stored or added.
+  void open(T* to, int64_t rows, int64_t columns, int64_t to_row, bool add, int64_t chunks, bool in_one_stripe, ScratchScope& scratch) {
+    to_ = {nullptr, to, to_row, columns, add};
+    rows_ = rows;
+    row_ = padded<T>(columns);
+    direct_ = in_one_stripe;
+    // One thread needs a second sum only for as long as a chunk lasts.
+    together_ = chunks == 1 || threads_of_loop() == 1;
+    parts_ = direct_ ? 0 : together_ ? std::min<int64_t>(chunks, 2) : chunks;
+    sums_ = scratch.take<T>(parts_ * rows_ * row_);
+  }
+
+  /// Adds left^T right for a stripe: left (count, rows), right (count, columns) in panels of `panel_size`.
+  HWY_INLINE void add(const Stripe<T>& s, const T* left, int64_t left_row, const T* panels, int64_t panel_size, Ahead& ahead) const {
+    const Term<T> product[] = {{left, 1, left_row, panels, panel_size, s.count}};
+    if (direct_)
+      Product(rows_, to_.columns, product, to_, ahead);
+    else if (s.opens_chunk)
+      Product(rows_, to_.columns, product, StoreTile<T>{part(s.chunk), row_}, ahead);
+    else
+      Product(rows_, to_.columns, product, AddTile<T>{part(s.chunk), row_}, ahead);
+  }
+  /// After the last stripe of a chunk.
+  void close_chunk(int64_t chunk) const {
+    if (together_ && chunk > 0 && !direct_) join(1);
+  }
+  /// After the last chunk.
+  void close() const {
+    for (int64_t p = 1; p < parts_ && !together_; ++p) join(p);
+  }
+  /// To its place, where it is not there already, rows times `factors` if not null.
+  void store(const T* factors) const {
+    for (int64_t i = 0; i < rows_ && !direct_; ++i) {
+      const T factor = factors ? factors[i] : T(1);
+      for (int64_t j = 0; j < to_.columns; ++j) to_.c[i * to_.row + j] = factor * sums_[i * row_ + j] + (to_.add ? to_.c[i * to_.row + j] : T(0));
+    }
+  }
+  const T* sum() const { return direct_ ? to_.c : sums_; }
+  int64_t sum_row() const { return direct_ ? to_.row : row_; }
+
+ private:
+  T* part(int64_t chunk) const { return sums_ + (together_ ? std::min<int64_t>(chunk, 1) : chunk) * rows_ * row_; }
+  void join(int64_t p) const {
+    const T* from = sums_ + p * rows_ * row_;
+    for (int64_t i = 0; i < rows_ * row_; i += kLanes<T>) Store(hn::Add(Load(sums_ + i), Load(from + i)), sums_ + i);
+  }
+  OutputTile<T> to_{};
+  int64_t rows_ = 0, row_ = 0, parts_ = 0;
+  bool direct_ = false, together_ = true;
+  T* sums_ = nullptr;
+};
+
 template <class T>
 class BackwardPass {
  public:
   BackwardPass(const AttentionMatrix<T>& a, const T* out, const T* d_out, const AttentionGradients<T>& gradients, ScratchScope& scratch)
-      : a_(a), out_(out), d_out_(d_out), to_(gradients), s_(a, a.task.iterations > 1, scratch), scratch_(scratch), n_(a.n), m_(a.m) {
-    taken_ = static_cast<int64_t>(a.state.stats[0]);
-    target_ = s_.valid_columns ? T(s_.valid_rows) / T(s_.valid_columns) : T(1);
-    output_scale_ = a.task.rows_sum_to_inverse_count && s_.valid_rows ? T(1) / T(s_.valid_rows) : T(1);
-    for (T** p : {&f_, &delta_, &df_, &rho_}) *p = zeros(padded<T>(n_));
-    for (T** p : {&g_, &h_, &column_, &gamma_}) *p = zeros(s_.width);
+      : a_(a), out_(out), d_out_(d_out), to_(gradients), scratch_(scratch), n_(a.n), m_(a.m), taken_(static_cast<int64_t>(a.state.stats[0])) {
+    last_row_ = a_.state.row + (taken_ - 1) / 2 * n_;
+    last_column_ = taken_ > 1 ? a_.state.column + (taken_ / 2 - 1) * m_ : nullptr;
   }
 
   bool run() {
-    last_row_ = a_.state.row + (taken_ - 1) / 2 * n_;
-    last_column_ = taken_ > 1 ? a_.state.column + (taken_ / 2 - 1) * m_ : nullptr;
-    if (drifts()) return false;
-    for (int64_t i = 0; i < n_; ++i) f_[i] = last_row_[i] * static_cast<T>(kLog2E);
-    for (int64_t j = 0; j < s_.width; ++j)
-      g_[j] = j < m_ && !(a_.keys && a_.keys[j]) ? (last_column_ ? last_column_[j] * static_cast<T>(kLog2E) : T(0)) : kLowest<T>;
-    for (int64_t i = 0; i < n_; ++i) delta_[i] = AnyDot(a_.e, d_out_ + i * a_.v_row, out_ + i * a_.v_row);
+    if (!find_anchor()) return false;
     const bool scores_wanted = to_.dq || to_.dk;
     plan_ranks(scores_wanted);
-    d_values_ = zeros(m_ * padded<T>(a_.e));
-    d_out_panels_ = scratch_.template take<T>(n_ * padded<T>(a_.e));
-    PackRows<T>(n_, a_.e, d_out_, a_.v_row, output_scale_, nullptr, d_out_panels_);
-
-    // With one half-step, or frozen columns, nothing has to be known of all rows before the scores' gradient: one sweep does it all.
+    Scores<T> scores(a_, 1 + std::max<int64_t>(0, first_step_ + 1), kStripeBytes, scratch_);
+    s_ = &scores;
+    if (s_->wants_next()) want_next();
+    prepare();
     if (scores_wanted) begin_scores();
-    if (!scores_wanted || first_step_ < 0) {
+    // With one half-step, or frozen columns, nothing has to be known of all rows before the scores' gradient: one sweep does it all.
+    if (first_step_ < 0) {
       if (scores_wanted) push_first();
-      sweep([&](int64_t i, int64_t count, T* p) HWY_ATTR {
-        add_d_values(i, count, p);
-        if (scores_wanted) d_scores(i, count, p);
+      sweep([&](const Stripe<T>& s) HWY_ATTR {
+        add_d_values(s);
+        if (scores_wanted) d_scores(s);
       });
-      if (scores_wanted) store_scores();
+      d_values_.close();
     } else {
       reverse();
     }
-    if (to_.dv) put(d_values_, padded<T>(a_.e), m_, a_.e, T(1), to_.dv, a_.v_row, to_.add_v);
+    if (to_.dk) {
+      d_keys_.close();
+      d_keys_.store(nullptr);
+    }
+    if (to_.dv) d_values_.store(column_scale_);
     return true;
   }
 
  private:
-  T* zeros(int64_t count) {
+  T* take(int64_t count, T value = 0) {
     T* p = scratch_.template take<T>(count);
-    std::fill_n(p, count, T(0));
+    std::fill_n(p, count, value);
     return p;
   }
 
-  /// Whether e^(f_t - f) or e^(g_t - g) could leave the range of the rank-one form.
-  bool drifts() const {
-    constexpr T kLimit = 40;
-    for (int64_t k = 0; k < (taken_ + 1) / 2; ++k)
-      for (int64_t i = 0; i < n_; ++i)
-        if (!(std::abs(a_.state.row[k * n_ + i] - last_row_[i]) <= kLimit)) return true;
-    for (int64_t k = 0; k < taken_ / 2; ++k)
-      for (int64_t j = 0; j < m_; ++j)
-        if (!(std::abs(a_.state.column[k * m_ + j] - last_column_[j]) <= kLimit)) return true;
-    for (int64_t j = 0; last_column_ && j < m_; ++j)
-      if (!(std::abs(last_column_[j]) <= kLimit)) return true;
-    return false;
+  /// The largest f_t - f plus g_t - g over row steps t, with the g before or after it. In terms of a plan P with potentials f, g, that of t
+  /// is P o e^(f_t - f) e^(g_t - g): entries of P below the smallest number are lost, so these factors must not raise them to anything that
+  /// counts. They may vanish: so does what they belong to.
+  T rise(const T* f, const T* g) const {
+    auto most = [](const T* potential, const T* anchor, int64_t count) HWY_ATTR {  // null: zeros
+      Vec<T> top = hn::Zero(Tag<T>());
+      int64_t i = 0;
+      for (; i + kLanes<T> <= count; i += kLanes<T>)
+        top = hn::Max(top, hn::Sub(potential ? Load(potential + i) : hn::Zero(Tag<T>()), Load(anchor + i)));
+      T largest = LargestOf<T>(top);
+      for (; i < count; ++i) largest = std::max(largest, (potential ? potential[i] : T(0)) - anchor[i]);
+      return largest;
+    };
+    T worst = 0, before = most(nullptr, g, m_);
+    for (int64_t k = 0; k < (taken_ + 1) / 2; ++k) {
+      const T after = k < taken_ / 2 ? most(a_.state.column + k * m_, g, m_) : T(0);
+      worst = std::max(worst, most(a_.state.row + k * n_, f, n_) + std::max(before, after));
+      before = after;
+    }
+    return worst;
+  }
+
+  /// Chooses the potentials f, g of the plan that all sweeps work with: the last, or halfway to the largest of all half-steps where the last
+  /// lie too far below. The true plan then is row_scale_ P column_scale_. False where that is not enough.
+  bool find_anchor() {
+    constexpr T kLimit = sizeof(T) == 4 ? 64 : 640;
+    row_anchor_ = last_row_;
+    column_anchor_ = last_column_;
+    if (!last_column_ || rise(last_row_, last_column_) <= kLimit) return true;
+    auto halfway = [&](const T* steps, int64_t count, const T* last, int64_t length, T start, T*& scale) {
+      T *anchor = take(length), most = 0;
+      scale = take(whole_vectors<T>(length), T(0));
+      for (int64_t i = 0; i < length; ++i) {
+        T top = std::max(last[i], start);
+        for (int64_t k = 0; k < count; ++k) top = std::max(top, steps[k * length + i]);
+        anchor[i] = last[i] + (top - last[i]) / 2;
+        scale[i] = std::exp(last[i] - anchor[i]);
+        most = std::max(most, anchor[i] - last[i]);
+      }
+      return std::pair<const T*, T>(anchor, most);
+    };
+    const auto [f, f_most] = halfway(a_.state.row, (taken_ + 1) / 2, last_row_, n_, kLowest<T>, row_scale_);
+    const auto [g, g_most] = halfway(a_.state.column, taken_ / 2, last_column_, m_, T(0), column_scale_);
+    row_anchor_ = f;
+    column_anchor_ = g;
+    return f_most + g_most <= kLimit && rise(f, g) <= kLimit;
   }
 
   /// The row steps to be undone, last first, and the rank they and the final half-step take.
@@ -97,157 +186,203 @@ class BackwardPass {
     rank_ = taken_ % 2 + 2 * (first_step_ + 1);
   }
 
-  /// Calls body(i, count, p) for stripes of the plan, keeping it where it is resident.
-  template <class Body>
-  void sweep(Body body) {
-    for (int64_t i = 0; i < n_; i += s_.stripe) {
-      const int64_t count = std::min(s_.stripe, n_ - i);
-      T* p = s_.rows(i);
-      if (!computed_) {
-        p = s_.compute(i, count);
-        for (int64_t k = 0; k < count; ++k) s_.exponentials(i + k, p + k * s_.row_length, f_[i + k], g_);
-      }
-      body(i, count, p);
+  /// What every sweep needs: potentials in base 2 with -inf where something is excluded, delta, dO in panels.
+  void prepare() {
+    const int64_t rows = s_->rows, width = s_->width;
+    output_scale_ = a_.task.rows_sum_to_inverse_count && s_->valid_rows ? T(1) / T(s_->valid_rows) : T(1);
+    target_ = s_->valid_columns ? T(s_->valid_rows) / T(s_->valid_columns) : T(1);
+    for (T** p : {&delta_, &rho_, &df_, &top_}) *p = take(rows);
+    for (T** p : {&column_, &gamma_, &h_}) *p = take(width);
+    f_ = take(rows, kLowest<T>);
+    g_ = take(width, kLowest<T>);
+    partial_ = take(s_->chunks * width);
+    std::copy_n(a_.row_max, n_, top_);
+    for (int64_t i = 0; i < n_; ++i) f_[i] = s_->row_open[i] != T(0) ? row_anchor_[i] * static_cast<T>(kLog2E) : kLowest<T>;
+    for (int64_t j = 0; j < m_; ++j)
+      g_[j] = s_->column_open[j] != T(0) ? (column_anchor_ ? column_anchor_[j] * static_cast<T>(kLog2E) : T(0)) : kLowest<T>;
+    RowProducts(n_, a_.e, d_out_, a_.v_row, out_, a_.v_row, delta_);
+    plan_delta_ = delta_;
+    if (row_scale_) {
+      plan_delta_ = take(rows);
+      for (int64_t i = 0; i < n_; ++i) plan_delta_[i] = row_scale_[i] * delta_[i];
     }
-    computed_ = s_.resident;
+    d_out_panels_ = scratch_.template take<T>(n_ * padded<T>(a_.e));
+    PackRows<T>(n_, a_.e, d_out_, a_.v_row, output_scale_, row_scale_, d_out_panels_);
+    // One tensor may be query, key and value: then dV is added after dQ and dK, and meanwhile has a sum of its own.
+    d_values_.open(to_.dv, m_, a_.e, a_.v_row, to_.add_v, s_->chunks, s_->one_stripe() && to_.dv && !to_.add_v && !column_scale_, scratch_);
   }
 
-  void add_d_values(int64_t i, int64_t count, const T* p) {
-    for (int64_t c = 0; c < a_.e; c += kPanel<T>)
-      Product(m_, count, p, 1, s_.row_length, d_out_panels_ + c * n_ + i * kPanel<T>, int64_t{0}, std::min(kPanel<T>, a_.e - c), d_values_ + c,
-              padded<T>(a_.e), true);
+  void want_next() {
+    s_->ahead.want(d_out_ + a_.next_o, n_, a_.v_row, a_.e);
+    s_->ahead.want(out_ + a_.next_o, n_, a_.v_row, a_.e);
+    if (to_.dv) s_->ahead.want(to_.dv + a_.next_v, m_, a_.v_row, a_.e);
+    if (to_.dq) s_->ahead.want(to_.dq + a_.next_q, n_, a_.q_row, a_.d);
+    if (to_.dk) s_->ahead.want(to_.dk + a_.next_k, m_, a_.q_row, a_.d);
+  }
+
+  /// Calls body(stripe) for the plan.
+  template <class Body>
+  HWY_INLINE void sweep(const Body& body) {
+    s_->sweep([&](const Stripe<T>& s) HWY_ATTR {
+      if (!s.kept) {
+        s_->compute(s);
+        T ignored[kTileRows];
+        s_->each_group(s, [&](int64_t i, T* x) HWY_ATTR { GroupExp<T>(x, s_->row_length, top_ + i, f_ + i, g_, nullptr, m_, ignored); });
+      }
+      body(s);
+    });
+  }
+
+  HWY_INLINE void add_d_values(const Stripe<T>& s) {
+    d_values_.add(s, s.rows, s_->row_length, d_out_panels_ + s.begin * kPanel<T>, n_ * kPanel<T>, s_->ahead);
+    if (s.closes_chunk) d_values_.close_chunk(s.chunk);
   }
 
   void begin_scores() {
-    depth_ = a_.e + rank_;
-    right_ = scratch_.template take<T>(depth_ * s_.width);
-    PackTransposed(a_.e, m_, a_.v, a_.v_row, right_, depth_ * kPanel<T>);
-    left_ = zeros(n_ * rank_);
-    left_stripe_ = scratch_.template take<T>(s_.stripe * depth_);
-    d_plan_ = scratch_.template take<T>(s_.stripe * s_.row_length);
-    const int64_t d_row = padded<T>(a_.d);
+    values_ = scratch_.template take<T>(a_.e * padded<T>(m_));
+    PackTransposed(a_.e, m_, a_.v, a_.v_row, output_scale_, values_);
+    left_out_ = {d_out_, a_.v_row, 1, values_, a_.e * kPanel<T>, a_.e};
+    if (row_scale_) {
+      T* scaled = scratch_.template take<T>(n_ * a_.e);
+      for (int64_t i = 0; i < n_; ++i)
+        for (int64_t c = 0; c < a_.e; ++c) scaled[i * a_.e + c] = row_scale_[i] * d_out_[i * a_.v_row + c];
+      for (int64_t j = 0; j < m_; ++j)
+        for (int64_t c = 0; c < a_.e; ++c) values_[(j / kPanel<T> * a_.e + c) * kPanel<T> + j % kPanel<T>] *= column_scale_[j];
+      left_out_.left = scaled;
+      left_out_.row = a_.e;
+    }
+    right_ = take(rank_ * padded<T>(m_));
+    left_ = take(s_->rows * rank_);
     if (to_.dq) {
-      keys_ = scratch_.template take<T>(m_ * d_row);
+      keys_ = scratch_.template take<T>(m_ * padded<T>(a_.d));
       PackRows<T>(m_, a_.d, a_.k, a_.q_row, a_.scale, nullptr, keys_);
-      d_query_ = scratch_.template take<T>(s_.stripe * d_row);
     }
     if (to_.dk) {
-      queries_ = scratch_.template take<T>(n_ * d_row);
+      queries_ = scratch_.template take<T>(n_ * padded<T>(a_.d));
       PackRows<T>(n_, a_.d, a_.q, a_.q_row, a_.scale, nullptr, queries_);
-      d_keys_ = zeros(m_ * d_row);
+      d_keys_.open(to_.dk, m_, a_.d, a_.q_row, to_.add_k, s_->chunks, s_->one_stripe(), scratch_);
     }
   }
 
   /// Column `at` of B.
   void set_right(int64_t at, const T* values) {
-    for (int64_t j = 0; j < s_.width; j += kPanel<T>) std::copy_n(values + j, kPanel<T>, right_ + j * depth_ + (a_.e + at) * kPanel<T>);
+    Vectors<T>(
+        s_->width, [&](int64_t j, auto v) HWY_ATTR { Store(v, right_ + (j / kPanel<T> * rank_ + at) * kPanel<T> + j % kPanel<T>); }, values);
   }
+  /// Column `at` of -A.
   void set_left(int64_t at, const T* values) {
     for (int64_t i = 0; i < n_; ++i) left_[i * rank_ + at] = -values[i];
   }
   /// The last row half-step (softmax's form), or that of a frozen gradient that ends on columns.
   void push_first() {
-    set_left(0, delta_);
+    set_left(0, plan_delta_);
     if (frozen_even_)
-      ratio(previous_column((taken_ + 1) / 2 - 1), last_column_, m_, column_);
+      ratio(previous_column((taken_ + 1) / 2 - 1), column_anchor_, m_, column_);
+    else if (column_scale_)
+      std::copy_n(column_scale_, s_->width, column_);
     else
-      std::fill_n(column_, s_.width, T(1));
+      std::fill_n(column_, s_->width, T(1));
     set_right(0, column_);
   }
 
   /// dS = P o (dP - A B^T) for a stripe, and its share of dQ and dK.
-  void d_scores(int64_t i, int64_t count, const T* p) {
-    for (int64_t k = 0; k < count; ++k) {
-      T* to = left_stripe_ + k * depth_;
-      ScaledCopy(a_.e, d_out_ + (i + k) * a_.v_row, output_scale_, to, false);
-      std::copy_n(left_ + (i + k) * rank_, rank_, to + a_.e);
-    }
-    Product(count, depth_, left_stripe_, depth_, 1, right_, depth_ * kPanel<T>, m_, d_plan_, s_.row_length, false);
-    for (int64_t k = 0; k < count; ++k) RowMultiply(p + k * s_.row_length, d_plan_ + k * s_.row_length, padded_vectors());
-    const int64_t d_row = padded<T>(a_.d);
+  HWY_INLINE void d_scores(const Stripe<T>& s) {
+    ScratchScope scratch;
+    T* ds = scratch.take<T>(s.count * s_->row_length);
+    Term<T> d_plan[] = {left_out_, {left_ + s.begin * rank_, rank_, 1, right_, rank_ * kPanel<T>, rank_}};
+    d_plan[0].left += s.begin * d_plan[0].row;
+    Product(s.count, m_, d_plan, MultiplyTile<T>{s.rows, ds, s_->row_length}, s_->ahead);
     if (to_.dq) {
-      Product(count, m_, d_plan_, s_.row_length, 1, keys_, m_ * kPanel<T>, a_.d, d_query_, d_row, false);
-      put(d_query_, d_row, count, a_.d, T(1), to_.dq + i * a_.q_row, a_.q_row, to_.add_q);
+      const Term<T> product[] = {{ds, s_->row_length, 1, keys_, m_ * kPanel<T>, m_}};
+      Product(s.count, a_.d, product, OutputTile<T>{nullptr, to_.dq + s.begin * a_.q_row, a_.q_row, a_.d, to_.add_q}, s_->ahead);
     }
-    if (to_.dk)
-      for (int64_t c = 0; c < a_.d; c += kPanel<T>)
-        Product(m_, count, d_plan_, 1, s_.row_length, queries_ + c * n_ + i * kPanel<T>, int64_t{0}, std::min(kPanel<T>, a_.d - c), d_keys_ + c,
-                d_row, true);
-  }
-  int64_t padded_vectors() const { return (m_ + kLanes<T> - 1) / kLanes<T> * kLanes<T>; }
-
-  void store_scores() {
-    if (to_.dk) put(d_keys_, padded<T>(a_.d), m_, a_.d, T(1), to_.dk, a_.q_row, to_.add_k);
+    if (to_.dk) {
+      d_keys_.add(s, ds, s_->row_length, queries_ + s.begin * kPanel<T>, n_ * kPanel<T>, s_->ahead);
+      if (s.closes_chunk) d_keys_.close_chunk(s.chunk);
+    }
   }
 
-  void put(const T* from, int64_t from_row, int64_t rows, int64_t columns, T factor, T* to, int64_t to_row, bool add) {
-    for (int64_t i = 0; i < rows; ++i) ScaledCopy(columns, from + i * from_row, factor, to + i * to_row, add);
-  }
-
-  /// out = exp(a - b); a null a stands for zeros.
+  /// out = exp(a - b), then 0 up to whole vectors; a null a stands for zeros.
   void ratio(const T* a, const T* b, int64_t count, T* out) {
-    for (int64_t i = 0; i < count; ++i) out[i] = ((a ? a[i] : T(0)) - (b ? b[i] : T(0))) * static_cast<T>(kLog2E);
-    Map(count, out, out, [](auto x) HWY_ATTR { return Exp2<T>(x); });
+    for (int64_t i = 0; i < count; ++i) out[i] = ((a ? a[i] : T(0)) - b[i]) * static_cast<T>(kLog2E);
+    Vectors<T>(
+        count, [&](int64_t i, auto x) HWY_ATTR { Store(Exp2<T>(x), out + i); }, out);
+    std::fill(out + count, out + whole_vectors<T>(count), T(0));
   }
   /// Column potentials before row step k; null before the first.
   const T* previous_column(int64_t k) const { return k > 0 ? a_.state.column + (k - 1) * m_ : nullptr; }
 
+  /// The column sums that the chunks of a sweep found.
+  void merge_columns() {
+    std::copy_n(partial_, s_->width, h_);
+    for (int64_t c = 1; c < s_->chunks; ++c)
+      Vectors<T>(
+          s_->width, [&](int64_t j, auto sum, auto part) HWY_ATTR { Store(hn::Add(sum, part), h_ + j); }, h_, partial_ + c * s_->width);
+  }
+
   /// The sweeps of an unrolled gradient over two or more half-steps.
   void reverse() {
     const bool odd = taken_ % 2 == 1;
-    sweep([&](int64_t i, int64_t count, T* p) HWY_ATTR {
-      add_d_values(i, count, p);
+    sweep([&](const Stripe<T>& s) HWY_ATTR {
+      add_d_values(s);
       if (odd)
-        for (int64_t k = 0; k < count; ++k) RowAdd(delta_[i + k], p + k * s_.row_length, h_, s_.width);
+        s_->each_group(s, [&](int64_t i, T* p) HWY_ATTR { GroupAdd(plan_delta_ + i, p, s_->row_length, partial_ + s.chunk * s_->width, s_->width); });
     });
+    d_values_.close();
+    merge_columns();
     // h_j = dL/dg_j of the last column step, less what the last row step passes on.
-    for (int64_t j = 0; j < m_; ++j) h_[j] = AnyDot(a_.e, a_.v + j * a_.v_row, d_values_ + j * padded<T>(a_.e)) - h_[j];
+    RowProducts(m_, a_.e, a_.v, a_.v_row, d_values_.sum(), d_values_.sum_row(), column_);
+    for (int64_t j = 0; j < m_; ++j) h_[j] = (column_[j] - h_[j]) * (column_scale_ ? column_scale_[j] : T(1));
     int64_t rank = 0;
     if (odd) {
       push_first();
       rank = 1;
     }
-    for (int64_t k = first_step_; k >= 0; --k) {
+    for (int64_t k = first_step_; k >= 0; --k, rank += 2) {
       const bool ends_here = k == 0, first_even = !odd && k == first_step_;
       // The column step that follows row step k.
-      ratio(a_.state.column + k * m_, last_column_, m_, column_);
-      for (int64_t j = 0; j < s_.width; ++j) column_[j] = j < m_ && g_[j] > kLowest<T> ? column_[j] * (h_[j] / target_) : T(0);
-      ratio(a_.state.row + k * n_, last_row_, n_, rho_);
-      ratio(previous_column(k), last_column_, m_, gamma_);
-      for (int64_t j = m_; j < s_.width; ++j) gamma_[j] = 0;
+      ratio(a_.state.column + k * m_, column_anchor_, m_, column_);
+      for (int64_t j = 0; j < s_->width; ++j) column_[j] = s_->column_open[j] != T(0) ? column_[j] * (h_[j] / target_) : T(0);
+      ratio(a_.state.row + k * n_, row_anchor_, n_, rho_);
+      ratio(previous_column(k), column_anchor_, m_, gamma_);
       set_left(rank, rho_);
       set_right(rank, column_);
       set_right(rank + 1, gamma_);
-      std::fill_n(h_, s_.width, T(0));
-      sweep([&](int64_t i, int64_t count, T* p) HWY_ATTR {
-        for (int64_t r = 0; r < count; ++r) {
-          const T* row = p + r * s_.row_length;
-          const T df = (first_even ? delta_[i + r] : T(0)) - rho_[i + r] * RowDot(row, column_, s_.width);
-          left_[(i + r) * rank_ + rank + 1] = -rho_[i + r] * df;
-          if (!ends_here) RowAdd(rho_[i + r] * df, row, h_, s_.width);
-        }
-        if (ends_here) d_scores(i, count, p);
+      std::fill_n(partial_, s_->chunks * s_->width, T(0));
+      sweep([&](const Stripe<T>& s) HWY_ATTR {
+        s_->each_group(s, [&](int64_t i, T* p) HWY_ATTR {
+          GroupDot(p, s_->row_length, column_, s_->width, df_ + i);
+          for (int64_t r = i; r < i + kTileRows; ++r) {
+            df_[r] = rho_[r] * ((first_even ? delta_[r] : T(0)) - rho_[r] * df_[r]);
+            left_[r * rank_ + rank + 1] = -df_[r];
+          }
+          if (!ends_here) GroupAdd(df_ + i, p, s_->row_length, partial_ + s.chunk * s_->width, s_->width);
+        });
+        if (ends_here) d_scores(s);
       });
+      merge_columns();
       for (int64_t j = 0; j < m_; ++j) h_[j] *= -gamma_[j];
-      rank += 2;
     }
-    store_scores();
   }
 
   const AttentionMatrix<T>& a_;
   const T *out_, *d_out_;
   const AttentionGradients<T>& to_;
-  Scores<T> s_;
   ScratchScope& scratch_;
-  const int64_t n_, m_;
-  int64_t taken_ = 0, rank_ = 1, depth_ = 0;
+  const int64_t n_, m_, taken_;
+  Scores<T>* s_ = nullptr;
+  int64_t rank_ = 1;
   int64_t first_step_ = -1;  ///< of the row steps to be undone one by one, down to 0; -1: none
   T target_ = 1, output_scale_ = 1;
-  bool computed_ = false, frozen_even_ = false;
-  const T *last_row_ = nullptr, *last_column_ = nullptr;
-  T *f_, *delta_, *df_, *rho_, *g_, *h_, *column_, *gamma_;
-  T *d_values_ = nullptr, *d_out_panels_ = nullptr, *right_ = nullptr, *left_ = nullptr, *left_stripe_ = nullptr, *d_plan_ = nullptr;
-  T *keys_ = nullptr, *queries_ = nullptr, *d_query_ = nullptr, *d_keys_ = nullptr;
+  bool frozen_even_ = false;
+  const T *last_row_, *last_column_;  ///< potentials of the last half-steps; null: no column step
+  const T *row_anchor_ = nullptr, *column_anchor_ = nullptr;
+  T *row_scale_ = nullptr, *column_scale_ = nullptr;  ///< null: ones
+  T *f_, *delta_, *plan_delta_, *df_, *rho_, *top_, *g_, *h_, *column_, *gamma_, *partial_;
+  T *d_out_panels_ = nullptr, *values_ = nullptr, *keys_ = nullptr, *queries_ = nullptr;  ///< right operands of products
+  T *right_ = nullptr, *left_ = nullptr;                                                  ///< B in panels, -A
+  Term<T> left_out_{};                                                                    ///< dO V^T, as the plan's scales want it
+  RowSum<T> d_values_, d_keys_;
 };
 
 template <class T>

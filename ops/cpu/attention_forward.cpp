@@ -1,7 +1,8 @@
 // Sinkhorn attention forward in the scaling domain: R = exp(S - row maximum) once, then every half-step is a product of R with a
 // vector: a = 1 / (R b), b = target / (R^T a). A row half-step and the column sums that follow share one sweep; the last row
-// half-step rides in the product with V. Where R does not fit it is computed again in each sweep, with the potentials folded in.
-// Safe while a_i b_j stays far from overflow, which is checked after every half-step (see unsafe()).
+// half-step rides in the product with V. What does not fit of R is computed again in each sweep.
+// Safe while a_i b_j stays far from overflow, which is checked after every half-step; where it fails, that half-step is done in the log
+// domain and the potentials move into R (PERF.md 1.1).
 #include "ops/cpu/attention_matrix.h"
 
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
@@ -16,134 +17,242 @@
 HWY_BEFORE_NAMESPACE();
 namespace sinkgrad::cpu::HWY_NAMESPACE {
 
+/// A stripe lives in the first-level cache, or close to it, where rows are summed and scaled.
+constexpr int64_t kStripeBytes = 32 << 10;
+
 template <class T>
 class ForwardPass {
  public:
   ForwardPass(const AttentionMatrix<T>& a, T* out, T* plan, ScratchScope& scratch)
-      : a_(a), out_(out), plan_(plan), s_(a, a.task.iterations > 1, scratch), l_(a.task.iterations) {
-    const int64_t rows = padded<T>(a.n), width = s_.width;
+      : a_(a), out_(out), plan_(plan), s_(a, (a.task.iterations + 2) / 2, kStripeBytes, scratch), width_(s_.width), l_(a.task.iterations) {
     auto take = [&](int64_t count, T value) {
       T* p = scratch.take<T>(count);
       std::fill_n(p, count, value);
       return p;
     };
-    scaling_ = take(rows, T(0));
-    row_shift_ = take(rows, T(0));
-    sums_ = take(width, T(0));
-    column_scaling_ = take(width, T(1));
-    column_shift_ = take(width, T(0));
-    logs_ = take(std::max(rows, width), T(0));
+    for (T** p : {&scaling_, &top_, &row_shift_, &totals_, &row_logs_}) *p = take(s_.rows, T(0));
+    column_scaling_ = take(width_, T(1));
+    column_shift_ = take(width_, T(0));
+    column_logs_ = take(width_, T(0));
+    sums_ = take(s_.chunks * width_, T(0));
+    column_tops_ = take(s_.chunks * width_, T(0));
     values_ = scratch.take<T>(a.m * padded<T>(a.e));
-    product_ = scratch.take<T>(s_.stripe * padded<T>(a.e));
     target_ = s_.valid_columns ? T(s_.valid_rows) / T(s_.valid_columns) : T(1);
-    for (int64_t j = 0; j < width; ++j)
-      if (!visible(j)) column_scaling_[j] = 0;
+    bias_ = s_.key_bias;
+    if (s_.wants_next()) s_.ahead.want(out + a.next_o, a.n, a.v_row, a.e);
   }
 
   bool run() {
     int64_t step = 0;  // half-steps taken
-    bool done = false;
-    while (!done) {
+    while (true) {
       const bool last = step + 1 == l_;
-      if (!row_sweep(step, last)) return false;
+      if (!row_step(step, last)) return false;
       ++step;
-      if (last || step == l_) break;
-      if (a_.task.tolerance > 0 && column_error() <= a_.task.tolerance) {
-        finish();
-        break;
+      if (last) break;
+      const bool stops = a_.task.tolerance > 0 && column_error() <= a_.task.tolerance;
+      if (!stops) {
+        if (!column_step(step)) return false;
+        ++step;
       }
-      if (!column_step(step)) return false;
-      ++step;
-      if (step == l_) {
-        finish();
+      if (stops || step == l_) {
+        output_known_ = true;
+        row_sweep(true);
         break;
       }
     }
     store_statistics(step);
+    std::copy_n(top_, a_.n, a_.row_max);
     return true;
   }
 
  private:
-  bool visible(int64_t j) const { return j < a_.m && !(a_.keys && a_.keys[j]); }
   T output_scale() const { return a_.task.rows_sum_to_inverse_count && s_.valid_rows ? T(1) / T(s_.valid_rows) : T(1); }
+  static Vec<T> either(Vec<T> open, Vec<T> yes, T no) { return hn::IfThenElse(hn::Eq(open, Set(T(0))), Set(no), yes); }
 
-  /// Rows i .. i+count-1 of R in its present form; in the first sweep computed with the row maxima taken out.
-  T* stripe(int64_t i, int64_t count, bool first) {
-    if (s_.resident && !first) return s_.rows(i);
-    T* r = s_.compute(i, count);
-    const T* bias = first ? s_.key_bias : column_shift_;
-    for (int64_t k = 0; k < count; ++k) row_sum_[k] = s_.exponentials(i + k, r + k * s_.row_length, row_shift_[i + k], bias);
-    return r;
-  }
-
-  /// a = 1 / (R b); then either the column sums of a R or, in the last sweep, O.
-  bool row_sweep(int64_t step, bool last) {
-    const bool first = step == 0, fresh = first || !s_.resident;
-    std::fill_n(sums_, s_.width, T(0));
-    if (last) pack_values();
-    T largest = 0;
-    bool safe = true;
-    for (int64_t i = 0; i < a_.n; i += s_.stripe) {
-      const int64_t count = std::min(s_.stripe, a_.n - i);
-      T* r = stripe(i, count, first);
-      for (int64_t k = 0; k < count; ++k) {
-        const T* row = r + k * s_.row_length;
-        const T total = fresh ? row_sum_[k] : RowDot(row, column_scaling_, s_.width);
-        const bool excluded = total == T(0) && (s_.excluded(i + k) || s_.valid_columns == 0 || a_.pairs);
-        T& scaling = scaling_[i + k];
-        scaling = excluded ? T(0) : T(1) / total;
-        safe &= excluded || (total > T(0) && scaling > T(0) && scaling < std::numeric_limits<T>::infinity());
-        largest = std::max(largest, scaling);
-        if (!last) RowAdd(scaling, row, sums_, s_.width);
+  /// a = 1 / (R b). Where that is not safe, b moves into R and rows are shifted by their maxima anew.
+  bool row_step(int64_t step, bool last) {
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      if (row_sweep(last)) {
+        row_logs();
+        put_potentials(a_.state.row + step / 2 * a_.n, row_logs_, a_.n);
+        return true;
       }
-      if (last) output(i, count, r);
+      column_logs();
+      std::copy_n(column_logs_, width_, column_shift_);
+      take_shifts();
+      fresh_ = true;
     }
-    if (!safe || unsafe(largest, largest_column_)) return false;
-    largest_row_ = largest;
-    record_rows(step / 2);
-    return true;
+    return false;
   }
 
-  /// b = target / (R^T a) in units of the present R.
-  bool column_step(int64_t step) {
-    T largest = 0;
+  /// One walk over R: row sums, their inverses a, and then either the column sums of a R or, in the last sweep, O. Returns false where
+  /// the scalings are not safe.
+  bool row_sweep(bool last) {
+    for (ChunkResult& r : chunk_) r = {};
+    std::fill_n(sums_, s_.chunks * width_, T(0));
+    if (last) {
+      PackRows(a_.m, a_.e, a_.v, a_.v_row, T(1), column_scaling_, values_);
+      std::fill_n(column_tops_, s_.chunks * width_, T(0));
+    }
+    s_.sweep([&](const Stripe<T>& s) HWY_ATTR {
+      const T* weight = scaled_ ? column_scaling_ : nullptr;
+      if (s.kept) {
+        s_.each_group(s, [&](int64_t i, T* x) HWY_ATTR { GroupDot(x, s_.row_length, column_scaling_, width_, totals_ + i); });
+      } else {
+        s_.compute(s);
+        if (fresh_) find_tops(s);
+        exponentials(s, weight);
+      }
+      scale_rows(s);
+      T *sums = sums_ + s.chunk * width_, *tops = column_tops_ + s.chunk * width_;
+      if (last) {
+        s_.each_group(s, [&](int64_t i, T* x) HWY_ATTR { GroupMeasure(scaling_ + i, x, s_.row_length, sums, tops, width_); });
+        output(s);
+      } else {
+        s_.each_group(s, [&](int64_t i, T* x) HWY_ATTR { GroupAdd(scaling_ + i, x, s_.row_length, sums, width_); });
+      }
+    });
+    fresh_ = false;
+    merge([](auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sums_);
+    largest_row_ = 0;
     bool safe = true;
-    for (int64_t j = 0; j < s_.width; ++j) {
-      const bool open = visible(j) && s_.valid_rows > 0;
-      column_scaling_[j] = open ? target_ / sums_[j] : T(0);
-      safe &= !open || (sums_[j] > T(0) && column_scaling_[j] < std::numeric_limits<T>::infinity());
-      largest = std::max(largest, column_scaling_[j]);
+    for (const ChunkResult& r : chunk_) {
+      safe &= r.safe;
+      largest_row_ = std::max(largest_row_, r.largest);
+      row_error_ = std::max(row_error_, r.row_error);
     }
-    if (!safe || unsafe(largest_row_, largest)) return false;
-    largest_column_ = largest;
-    Map(s_.width, column_scaling_, logs_, [](auto x) HWY_ATTR { return Log2<T>(x); });
-    T* g = a_.state.column + step / 2 * a_.m;
-    for (int64_t j = 0; j < a_.m; ++j) {
-      const T total = visible(j) ? logs_[j] + (s_.resident ? T(0) : column_shift_[j]) : T(0);
-      g[j] = total * static_cast<T>(kLn2);
+    if (!safe || unsafe(largest_row_, largest_column_)) {
+      s_.forget();
+      return false;
     }
-    if (!s_.resident) absorb();
     return true;
   }
 
-  /// Folds both scalings into the shifts from which the next sweep's R is computed.
-  void absorb() {
-    for (int64_t j = 0; j < s_.width; ++j) {
-      column_shift_[j] = visible(j) ? column_shift_[j] + logs_[j] : kLowest<T>;
-      if (visible(j)) column_scaling_[j] = 1;
+  /// The maximum of every row of S + bias, and from it the shift that makes it 1 in R.
+  void find_tops(const Stripe<T>& s) {
+    s_.each_group(s, [&](int64_t i, T* x) HWY_ATTR { GroupMax(x, s_.row_length, bias_, width_, totals_ + i); });
+    for (int64_t i = s.begin; i < s.begin + s.count; i += kLanes<T>) {
+      const Vec<T> open = Load(s_.row_open + i), top = either(open, Load(totals_ + i), T(0));
+      if (!absorbed_) Store(top, top_ + i);
+      Store(either(open, hn::Sub(Load(top_ + i), top), kLowest<T>), row_shift_ + i);
     }
-    Map(padded<T>(a_.n), scaling_, logs_, [](auto x) HWY_ATTR { return Log2<T>(x); });
-    for (int64_t i = 0; i < a_.n; ++i) {
-      if (scaling_[i] > T(0)) row_shift_[i] += logs_[i];
-      scaling_[i] = scaling_[i] > T(0) ? T(1) : T(0);
-    }
-    largest_row_ = largest_column_ = 1;
+  }
+  void exponentials(const Stripe<T>& s, const T* weight) {
+    s_.each_group(s, [&](int64_t i, T* x) HWY_ATTR { GroupExp(x, s_.row_length, top_ + i, row_shift_ + i, bias_, weight, a_.m, totals_ + i); });
   }
 
-  void record_rows(int64_t k) {
-    Map(padded<T>(a_.n), scaling_, logs_, [](auto x) HWY_ATTR { return Log2<T>(x); });
-    T* f = a_.state.row + k * a_.n;
-    for (int64_t i = 0; i < a_.n; ++i) f[i] = scaling_[i] > T(0) ? (row_shift_[i] + logs_[i]) * static_cast<T>(kLn2) : T(0);
+  /// a = 1 / total, 0 for excluded rows; once all scalings are known, how far a R b is from row sums 1 instead.
+  void scale_rows(const Stripe<T>& s) {
+    ChunkResult& result = chunk_[s.chunk];
+    Vec<T> largest = hn::Zero(Tag<T>());
+    for (int64_t i = s.begin; i < s.begin + s.count; i += kLanes<T>) {
+      const Vec<T> open = Load(s_.row_open + i), total = Load(totals_ + i), one = Set(T(1));
+      if (output_known_) {
+        largest = hn::Max(largest, either(open, hn::Abs(hn::Sub(hn::Mul(Load(scaling_ + i), total), one)), T(0)));
+        continue;
+      }
+      const auto good = hn::Or(hn::Eq(open, Set(T(0))), hn::And(hn::Gt(total, Set(T(0))), hn::Lt(total, Set(std::numeric_limits<T>::infinity()))));
+      result.safe &= hn::AllTrue(Tag<T>(), good);
+      const Vec<T> a = either(open, hn::Div(one, total), T(0));
+      largest = hn::Max(largest, a);
+      Store(a, scaling_ + i);
+    }
+    T& worst = output_known_ ? result.row_error : result.largest;
+    worst = std::max(worst, LargestOf<T>(largest));
+  }
+
+  /// b = target / (R^T a) in units of the present R. Where that is not safe, both scalings move into R, columns shifted by their maxima.
+  bool column_step(int64_t step) {
+    if (!invert_sums()) {
+      shift_columns();
+      if (!invert_sums()) return false;
+    }
+    column_logs();
+    put_potentials(a_.state.column + step / 2 * a_.m, column_logs_, a_.m);
+    return true;
+  }
+  bool invert_sums() {
+    Vec<T> largest = hn::Zero(Tag<T>());
+    bool safe = true;
+    Vectors<T>(
+        width_,
+        [&](int64_t j, auto sum, auto open) HWY_ATTR {
+          safe &= hn::AllTrue(Tag<T>(), hn::Or(hn::Eq(open, Set(T(0))), hn::Gt(sum, Set(T(0)))));
+          const auto b = either(open, hn::Div(Set(target_), sum), T(0));
+          largest = hn::Max(largest, b);
+          Store(b, column_scaling_ + j);
+        },
+        sums_, s_.column_open);
+    largest_column_ = LargestOf<T>(largest);
+    scaled_ = true;
+    return safe && !unsafe(largest_row_, largest_column_);
+  }
+  void shift_columns() {
+    row_logs();
+    Vectors<T>(
+        s_.rows,
+        [&](int64_t i, auto open, auto log) HWY_ATTR {
+          Store(either(open, log, kLowest<T>), row_shift_ + i);
+          Store(open, scaling_ + i);
+        },
+        s_.row_open, row_logs_);
+    std::fill_n(column_tops_, s_.chunks * width_, kLowest<T>);
+    s_.forget();
+    s_.sweep([&](const Stripe<T>& s) HWY_ATTR {
+      s_.compute(s);
+      s_.each_group(
+          s, [&](int64_t i, T* x) HWY_ATTR { GroupColumnMax(x, s_.row_length, top_ + i, row_shift_ + i, column_tops_ + s.chunk * width_, width_); });
+    });
+    merge([](auto a, auto b) HWY_ATTR { return hn::Max(a, b); }, column_tops_);
+    Vectors<T>(
+        width_, [&](int64_t j, auto top) HWY_ATTR { Store(hn::Neg(top), column_shift_ + j); }, column_tops_);
+    take_shifts();
+    std::fill_n(sums_, s_.chunks * width_, T(0));
+    s_.sweep([&](const Stripe<T>& s) HWY_ATTR {
+      s_.compute(s);
+      exponentials(s, nullptr);
+      s_.each_group(s, [&](int64_t i, T* x) HWY_ATTR { GroupAdd(scaling_ + i, x, s_.row_length, sums_ + s.chunk * width_, width_); });
+    });
+    merge([](auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sums_);
+    largest_row_ = 1;
+  }
+
+  /// From here on R contains column_shift_, and b starts at 1.
+  void take_shifts() {
+    Vectors<T>(
+        width_,
+        [&](int64_t j, auto open, auto shift) HWY_ATTR {
+          Store(either(open, shift, kLowest<T>), column_shift_ + j);
+          Store(open, column_scaling_ + j);
+        },
+        s_.column_open, column_shift_);
+    bias_ = column_shift_;
+    largest_column_ = 1;
+    scaled_ = false;
+    absorbed_ = true;
+    s_.forget();
+  }
+
+  /// Base-2 potentials of the present scalings.
+  void row_logs() {
+    Vectors<T>(
+        s_.rows, [&](int64_t i, auto a, auto shift) HWY_ATTR { Store(either(a, hn::Add(Log2<T>(a), shift), T(0)), row_logs_ + i); }, scaling_,
+        row_shift_);
+  }
+  void column_logs() {
+    Vectors<T>(
+        width_, [&](int64_t j, auto b, auto shift) HWY_ATTR { Store(either(b, hn::Add(Log2<T>(b), shift), T(0)), column_logs_ + j); },
+        column_scaling_, column_shift_);
+  }
+  static void put_potentials(T* to, const T* logs, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) to[i] = logs[i] * static_cast<T>(kLn2);
+  }
+
+  /// Joins what the chunks found, in their order, into the first.
+  template <class Op>
+  void merge(const Op& op, T* parts) const {
+    for (int64_t c = 1; c < s_.chunks; ++c)
+      for (int64_t j = 0; j < width_; j += kLanes<T>) Store(op(Load(parts + j), Load(parts + c * width_ + j)), parts + j);
   }
 
   /// PERF.md 1.1: the scalings of later half-steps stay within 1/max(n, m)^2 of these, so nothing overflows or vanishes before the test.
@@ -152,69 +261,57 @@ class ForwardPass {
     return !(row * column * T(std::max(a_.n, a_.m)) <= limit);
   }
 
+  /// max_j |b_j sum_j / target - 1| over the visible columns
   double column_error() const {
     double worst = 0;
     for (int64_t j = 0; j < a_.m; ++j)
-      if (visible(j) && s_.valid_rows > 0)
-        worst = std::max(worst, std::abs(double(sums_[j]) * (s_.resident ? double(column_scaling_[j]) : 1.0) / double(target_) - 1));
+      if (s_.column_open[j] > T(0)) worst = std::max(worst, std::abs(double(sums_[j]) * double(column_scaling_[j]) / double(target_) - 1));
     return worst;
   }
 
-  void pack_values() {
-    PackRows(a_.m, a_.e, a_.v, a_.v_row, T(1), column_scaling_, values_);
-    std::fill_n(sums_, s_.width, T(0));
-  }
-
-  /// O = a (R (b V)) for a stripe, and what the statistics need of the plan.
-  void output(int64_t i, int64_t count, const T* r) {
-    const int64_t e_row = padded<T>(a_.e);
-    Product(count, a_.m, r, s_.row_length, 1, values_, a_.m * kPanel<T>, a_.e, product_, e_row, false);
-    for (int64_t k = 0; k < count; ++k) {
-      const T factor = scaling_[i + k] * output_scale();
-      ScaledCopy(a_.e, product_ + k * e_row, factor, out_ + (i + k) * a_.v_row, false);
-      const T* row = r + k * s_.row_length;
-      largest_entry_ = std::max(largest_entry_, RowMeasure(row, scaling_[i + k], column_scaling_, sums_, s_.width));
-      if (row_total_wanted_ && scaling_[i + k] > T(0))
-        row_error_ = std::max(row_error_, std::abs(double(scaling_[i + k] * RowDot(row, column_scaling_, s_.width)) - 1));
-      if (plan_)
-        for (int64_t j = 0; j < a_.m; ++j) plan_[(i + k) * a_.m + j] = row[j] * column_scaling_[j] * factor;
-    }
-  }
-
-  /// O for scalings that are all known: after an even number of half-steps, or a stop.
-  void finish() {
-    row_total_wanted_ = true;
-    pack_values();
-    for (int64_t i = 0; i < a_.n; i += s_.stripe) {
-      const int64_t count = std::min(s_.stripe, a_.n - i);
-      output(i, count, stripe(i, count, false));
+  /// O = a (R (b V)) for a stripe.
+  void output(const Stripe<T>& s) {
+    T* factor = totals_ + s.begin;
+    for (int64_t i = 0; i < s.count; ++i) factor[i] = scaling_[s.begin + i] * output_scale();
+    const Term<T> product[] = {{s.rows, s_.row_length, 1, values_, a_.m * kPanel<T>, a_.m}};
+    Product(s.count, a_.e, product, OutputTile<T>{factor, out_ + s.begin * a_.v_row, a_.v_row, a_.e, false}, s_.ahead);
+    if (!plan_) return;
+    for (int64_t r = 0; r < s.count; ++r) {
+      const T* row = s.rows + r * s_.row_length;
+      T* to = plan_ + (s.begin + r) * a_.m;
+      for (int64_t j = 0; j < a_.m; ++j) to[j] = row[j] * column_scaling_[j] * factor[r];
     }
   }
 
   void store_statistics(int64_t taken) {
-    double worst = 0;
-    if (taken % 2 == 1) {
-      for (int64_t j = 0; j < a_.m; ++j)
-        if (s_.valid_columns == a_.m || sums_[j] > T(0)) worst = std::max(worst, std::abs(double(sums_[j] / target_) - 1));
-    } else {
-      worst = row_error_;
-    }
+    merge([](auto a, auto b) HWY_ATTR { return hn::Max(a, b); }, column_tops_);
+    Vec<T> largest = hn::Zero(Tag<T>());
+    Vectors<T>(
+        width_, [&](int64_t, auto top, auto b) HWY_ATTR { largest = hn::Max(largest, hn::Mul(top, b)); }, column_tops_, column_scaling_);
     T* stats = a_.state.stats;
     stats[0] = static_cast<T>(taken);
-    stats[1] = static_cast<T>(worst);
-    stats[2] = largest_entry_;
+    stats[1] = static_cast<T>(taken % 2 == 1 ? column_error() : double(row_error_));
+    stats[2] = LargestOf<T>(largest);
     stats[3] = 0;
   }
+
+  struct ChunkResult {
+    bool safe = true;
+    T largest = 0, row_error = 0;
+  };
 
   const AttentionMatrix<T>& a_;
   T *out_, *plan_;
   Scores<T> s_;
-  const int64_t l_;
-  T *scaling_, *row_shift_, *sums_, *column_scaling_, *column_shift_, *logs_, *values_, *product_;
-  T row_sum_[48];
-  T target_ = 1, largest_row_ = 0, largest_column_ = 1, largest_entry_ = 0;
-  double row_error_ = 0;
-  bool row_total_wanted_ = false;
+  const int64_t width_, l_;
+  // R_ij = 2^(S_ij - top_i + row_shift_i + bias_j), plan = scaling_i R_ij column_scaling_j.
+  T *top_, *row_shift_, *scaling_, *totals_, *row_logs_;                          ///< (rows)
+  T *column_shift_, *column_scaling_, *column_logs_, *values_;                    ///< (width)
+  T *sums_, *column_tops_;                                                        ///< (chunks, width)
+  const T* bias_;                                                                 ///< null, the scores' own, or column_shift_ once absorbed
+  bool fresh_ = true, scaled_ = false, absorbed_ = false, output_known_ = false;  ///< fresh: row shifts are to be found; scaled: b is not 1
+  ChunkResult chunk_[kMostChunks];
+  T target_ = 1, largest_row_ = 0, largest_column_ = 1, row_error_ = 0;
 };
 
 template <class T>

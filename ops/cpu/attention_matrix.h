@@ -15,6 +15,8 @@ struct AttentionMatrix {
   T scale;
   SinkhornTask task;
   SinkhornState<T> state;
+  int64_t next_q, next_k, next_v, next_o;  ///< from these Q, K, V, O to those that the same thread takes next; 0: none
+  T* row_max;                              ///< (n): kept by the forward for the backward, the largest score of every row times log2(e)
 };
 
 /// Where the gradients of a matrix go: null if not wanted; stored or added.
@@ -24,8 +26,8 @@ struct AttentionGradients {
   bool add_q, add_k, add_v;
 };
 
-/// In the scaling domain (one exponential per score): writes O (n, e) and the state. `plan`, if given, receives P (n, m). Returns
-/// false when the numbers leave the range in which that is safe; the log domain must be used then.
+/// In the scaling domain (one exponential per score): writes O (n, e), the state and row_max. `plan`, if given, receives P (n, m).
+/// Returns false when the numbers leave the range in which that is safe; the log domain must be used then.
 template <class T>
 bool attention_forward(const AttentionMatrix<T>& a, T* out, T* plan);
 /// From the state alone, in the form dS = P o (dO V^T - A B^T) with A and B of rank about `iterations`. Returns false, having written

@@ -1,5 +1,6 @@
-// Row primitives of fused attention, for one instruction set: maxima, exponentials, dots and updates over padded rows.
-// Rows have `m` columns and are padded to whole panels; the padding holds 0 once exponentials are taken.
+// Row primitives of fused attention, for one instruction set. They take a group of kTileRows rows at once, so that a vector that all
+// rows share is loaded once and the sums over rows and over lanes cost little. Rows have m columns in whole vectors ("width"); what is
+// beyond m holds 0 once exponentials are taken.
 #if defined(SINKGRAD_ATTENTION_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SINKGRAD_ATTENTION_ROWS_INL
 #undef SINKGRAD_ATTENTION_ROWS_INL
@@ -14,122 +15,174 @@ namespace sinkgrad::cpu::HWY_NAMESPACE {
 
 template <class T>
 constexpr T kLowest = -std::numeric_limits<T>::infinity();
-
-/// max_j (x_j + bias_j); bias may be null, padding must not exceed the rest.
 template <class T>
-HWY_INLINE T RowMax(const T* x, const T* bias, int64_t width) {
-  Vec<T> a = Set(kLowest<T>), b = a;
-  if (bias)
-    for (int64_t j = 0; j < width; j += kPanel<T>) {
-      a = hn::Max(a, hn::Add(Load(x + j), Load(bias + j)));
-      b = hn::Max(b, hn::Add(Load(x + j + kLanes<T>), Load(bias + j + kLanes<T>)));
-    }
-  else
-    for (int64_t j = 0; j < width; j += kPanel<T>) {
-      a = hn::Max(a, Load(x + j));
-      b = hn::Max(b, Load(x + j + kLanes<T>));
-    }
-  return Largest<T>(hn::Max(a, b));
+constexpr int64_t whole_vectors(int64_t columns) {
+  return (columns + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
 }
 
-/// x_j = 2^((x_j - top) + shift + bias_j), padding 0; returns the sum. bias may be null.
+/// One vector for each row of a group, and how such vectors become one number for each row.
 template <class T>
-HWY_INLINE T RowExp(T* x, T top, T shift, const T* bias, int64_t m, int64_t width) {
-  const Vec<T> vtop = Set(top), vshift = Set(shift);
-  Vec<T> a = hn::Zero(Tag<T>()), b = a;
-  int64_t j = 0;
+struct Group {
+  Vec<T> of[kTileRows];
+  HWY_INLINE explicit Group(T value) {
+    for (Vec<T>& v : of) v = Set(value);
+  }
+  /// out[r] = op over the lanes of row r.
+  template <class Op>
+  HWY_INLINE void reduce([[maybe_unused]] const Op& op, T* out) {
+    int count = kTileRows;
+#if HWY_TARGET != HWY_SCALAR
+    for (int64_t lanes = kLanes<T>; lanes > 1; lanes /= 2) {
+      const int half = count > 1 ? count / 2 : 1;
+      for (int r = 0; r < half; ++r) {
+        const Vec<T> low = of[2 * r % count], high = of[(2 * r + 1) % count];
+        of[r] = op(hn::ConcatEven(Tag<T>(), high, low), hn::ConcatOdd(Tag<T>(), high, low));
+      }
+      count = half;
+    }
+#endif
+    if constexpr (kTileRows < kLanes<T>) {
+      const hn::Half<Tag<T>> half;
+      hn::StoreU(hn::LowerHalf(half, of[0]), half, out);
+    } else {
+      for (int r = 0; r < count; ++r) Store(of[r], out + r * kLanes<T>);
+    }
+  }
+  HWY_INLINE void sum(T* out) {
+    reduce([](auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, out);
+  }
+  HWY_INLINE void max(T* out) {
+    reduce([](auto a, auto b) HWY_ATTR { return hn::Max(a, b); }, out);
+  }
+};
+template <class T>
+constexpr bool kReducible = kLanes<T> <= 2 * kTileRows;
+static_assert(kReducible<float> && kReducible<double>);
+
+/// out[r] = max_j (x_rj + bias_j); bias may be null, padding must not exceed the rest.
+template <class T>
+HWY_INLINE void GroupMax(const T* x, int64_t row, const T* bias, int64_t width, T* out) {
+  Group<T> top(kLowest<T>);
   if (bias) {
-    for (; j + kPanel<T> <= m; j += kPanel<T>) {
-      const auto y = Exp2<T>(hn::Add(hn::Sub(Load(x + j), vtop), hn::Add(Load(bias + j), vshift))),
-                 z = Exp2<T>(hn::Add(hn::Sub(Load(x + j + kLanes<T>), vtop), hn::Add(Load(bias + j + kLanes<T>), vshift)));
-      a = hn::Add(a, y);
-      b = hn::Add(b, z);
-      Store(y, x + j);
-      Store(z, x + j + kLanes<T>);
+    for (int64_t j = 0; j < width; j += kLanes<T>) {
+      const Vec<T> b = Load(bias + j);
+      for (int r = 0; r < kTileRows; ++r) top.of[r] = hn::Max(top.of[r], hn::Add(Load(x + r * row + j), b));
     }
   } else {
-    for (; j + kPanel<T> <= m; j += kPanel<T>) {
-      const auto y = Exp2<T>(hn::Add(hn::Sub(Load(x + j), vtop), vshift)), z = Exp2<T>(hn::Add(hn::Sub(Load(x + j + kLanes<T>), vtop), vshift));
-      a = hn::Add(a, y);
-      b = hn::Add(b, z);
-      Store(y, x + j);
-      Store(z, x + j + kLanes<T>);
+    for (int64_t j = 0; j < width; j += kLanes<T>)
+      for (int r = 0; r < kTileRows; ++r) top.of[r] = hn::Max(top.of[r], Load(x + r * row + j));
+  }
+  top.max(out);
+}
+
+/// x_rj = 2^((x_rj - top_r) + (shift_r + bias_j)), padding 0; totals[r] = sum_j of that times weight_j. bias and weight may be null.
+template <bool kBias, bool kWeight, class T>
+HWY_INLINE void GroupExpOf(T* x, int64_t row, const T* top, const T* shift, const T* bias, const T* weight, int64_t m, T* totals) {
+  Group<T> sums(T(0));
+  auto columns = [&](int64_t j, auto keep) HWY_ATTR {
+    const Vec<T> b = kBias ? Load(bias + j) : hn::Zero(Tag<T>()), w = kWeight ? Load(weight + j) : hn::Zero(Tag<T>());
+    for (int r = 0; r < kTileRows; ++r) {
+      T* at = x + r * row + j;
+      const Vec<T> offset = kBias ? hn::Add(Set(shift[r]), b) : Set(shift[r]);
+      const Vec<T> y = keep(Exp2<T>(hn::Add(hn::Sub(Load(at), Set(top[r])), offset)));
+      sums.of[r] = kWeight ? hn::MulAdd(y, w, sums.of[r]) : hn::Add(y, sums.of[r]);
+      Store(y, at);
+    }
+  };
+  int64_t j = 0;
+  for (; j + kLanes<T> <= m; j += kLanes<T>) columns(j, [](auto y) HWY_ATTR { return y; });
+  if (j < m) {
+    const auto present = hn::FirstN(Tag<T>(), static_cast<size_t>(m - j));
+    columns(j, [&](auto y) HWY_ATTR { return hn::IfThenElseZero(present, y); });
+  }
+  sums.sum(totals);
+}
+template <class T>
+HWY_INLINE void GroupExp(T* x, int64_t row, const T* top, const T* shift, const T* bias, const T* weight, int64_t m, T* totals) {
+  if (bias)
+    weight ? GroupExpOf<true, true>(x, row, top, shift, bias, weight, m, totals)
+           : GroupExpOf<true, false>(x, row, top, shift, bias, weight, m, totals);
+  else
+    weight ? GroupExpOf<false, true>(x, row, top, shift, bias, weight, m, totals)
+           : GroupExpOf<false, false>(x, row, top, shift, bias, weight, m, totals);
+}
+
+/// totals[r] = sum_j x_rj y_j
+template <class T>
+HWY_INLINE void GroupDot(const T* x, int64_t row, const T* y, int64_t width, T* totals) {
+  Group<T> sums(T(0));
+  for (int64_t j = 0; j < width; j += kLanes<T>) {
+    const Vec<T> b = Load(y + j);
+    for (int r = 0; r < kTileRows; ++r) sums.of[r] = hn::MulAdd(Load(x + r * row + j), b, sums.of[r]);
+  }
+  sums.sum(totals);
+}
+
+/// y_j += sum_r factor_r x_rj
+template <class T>
+HWY_INLINE void GroupAdd(const T* factor, const T* x, int64_t row, T* y, int64_t width) {
+  for (int64_t j = 0; j < width; j += kLanes<T>) {
+    Vec<T> even = Load(y + j), odd = hn::Zero(Tag<T>());
+    for (int r = 0; r < kTileRows; r += 2) {
+      even = hn::MulAdd(Set(factor[r]), Load(x + r * row + j), even);
+      odd = hn::MulAdd(Set(factor[r + 1]), Load(x + (r + 1) * row + j), odd);
+    }
+    Store(hn::Add(even, odd), y + j);
+  }
+}
+
+/// As GroupAdd, and top_j = max(top_j, max_r factor_r x_rj).
+template <class T>
+HWY_INLINE void GroupMeasure(const T* factor, const T* x, int64_t row, T* y, T* top, int64_t width) {
+  for (int64_t j = 0; j < width; j += kLanes<T>) {
+    Vec<T> sum = hn::Zero(Tag<T>()), largest = Load(top + j);
+    for (int r = 0; r < kTileRows; ++r) {
+      const Vec<T> p = hn::Mul(Set(factor[r]), Load(x + r * row + j));
+      sum = hn::Add(sum, p);
+      largest = hn::Max(largest, p);
+    }
+    Store(hn::Add(Load(y + j), sum), y + j);
+    Store(largest, top + j);
+  }
+}
+
+/// top_j = max(top_j, max_r (x_rj - a_r) + b_r)
+template <class T>
+HWY_INLINE void GroupColumnMax(const T* x, int64_t row, const T* a, const T* b, T* top, int64_t width) {
+  for (int64_t j = 0; j < width; j += kLanes<T>) {
+    Vec<T> largest = Load(top + j);
+    for (int r = 0; r < kTileRows; ++r) largest = hn::Max(largest, hn::Add(hn::Sub(Load(x + r * row + j), Set(a[r])), Set(b[r])));
+    Store(largest, top + j);
+  }
+}
+
+/// out[i] = sum_c x_ic y_ic over `columns` columns, for rows of any length.
+template <class T>
+HWY_INLINE void RowProducts(int64_t rows, int64_t columns, const T* x, int64_t x_row, const T* y, int64_t y_row, T* out) {
+  T sums[kTileRows];
+  const int64_t whole = columns / kLanes<T> * kLanes<T>;
+  for (int64_t i = 0; i < rows; i += kTileRows) {
+    const int64_t count = std::min<int64_t>(kTileRows, rows - i);
+    Group<T> group(T(0));
+    for (int64_t r = 0; r < count; ++r)
+      for (int64_t c = 0; c < whole; c += kLanes<T>)
+        group.of[r] = hn::MulAdd(Load(x + (i + r) * x_row + c), Load(y + (i + r) * y_row + c), group.of[r]);
+    group.sum(sums);
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t c = whole; c < columns; ++c) sums[r] += x[(i + r) * x_row + c] * y[(i + r) * y_row + c];
+      out[i + r] = sums[r];
     }
   }
-  for (; j < width; j += kLanes<T>) {
-    const auto present = hn::FirstN(Tag<T>(), static_cast<size_t>(std::max<int64_t>(0, m - j)));
-    const auto shifted = hn::Add(hn::Sub(Load(x + j), vtop), vshift);
-    const auto y = hn::IfThenElseZero(present, Exp2<T>(bias ? hn::Add(shifted, Load(bias + j)) : shifted));
-    a = hn::Add(a, y);
-    Store(y, x + j);
-  }
-  return Total<T>(hn::Add(a, b));
 }
 
+/// Calls f(i, a vector of each of `x` at i) for whole vectors that cover n numbers.
+template <class T, class F, class... X>
+HWY_INLINE void Vectors(int64_t n, F f, const X*... x) {
+  for (int64_t j = 0; j < n; j += kLanes<T>) f(j, Load(x + j)...);
+}
 template <class T>
-HWY_INLINE T RowDot(const T* x, const T* y, int64_t width) {
-  Vec<T> a = hn::Zero(Tag<T>()), b = a;
-  for (int64_t j = 0; j < width; j += kPanel<T>) {
-    a = hn::MulAdd(Load(x + j), Load(y + j), a);
-    b = hn::MulAdd(Load(x + j + kLanes<T>), Load(y + j + kLanes<T>), b);
-  }
-  return Total<T>(hn::Add(a, b));
-}
-
-/// y_j += factor x_j.
-template <class T>
-HWY_INLINE void RowAdd(T factor, const T* x, T* y, int64_t width) {
-  const Vec<T> f = Set(factor);
-  for (int64_t j = 0; j < width; j += kLanes<T>) Store(hn::MulAdd(f, Load(x + j), Load(y + j)), y + j);
-}
-
-/// y_j *= x_j.
-template <class T>
-HWY_INLINE void RowMultiply(const T* x, T* y, int64_t width) {
-  for (int64_t j = 0; j < width; j += kLanes<T>) Store(hn::Mul(Load(x + j), Load(y + j)), y + j);
-}
-
-/// The row of the plan, factor x_j b_j (b may be null): added to the column sums; returns its largest entry.
-template <class T>
-HWY_INLINE T RowMeasure(const T* x, T factor, const T* b, T* sums, int64_t width) {
-  const Vec<T> f = Set(factor);
-  Vec<T> top = hn::Zero(Tag<T>());
-  for (int64_t j = 0; j < width; j += kLanes<T>) {
-    auto p = hn::Mul(f, Load(x + j));
-    if (b) p = hn::Mul(p, Load(b + j));
-    top = hn::Max(top, p);
-    Store(hn::Add(p, Load(sums + j)), sums + j);
-  }
-  return Largest<T>(top);
-}
-
-/// y_j = factor x_j, or y_j += factor x_j where `add`; x and y have any length and alignment.
-template <class T>
-HWY_INLINE void ScaledCopy(int64_t n, const T* x, T factor, T* y, bool add) {
-  const Vec<T> f = Set(factor);
-  int64_t j = 0;
-  if (add)
-    for (; j + kLanes<T> <= n; j += kLanes<T>) Store(hn::MulAdd(f, Load(x + j), Load(y + j)), y + j);
-  else
-    for (; j + kLanes<T> <= n; j += kLanes<T>) Store(hn::Mul(f, Load(x + j)), y + j);
-  for (; j < n; ++j) y[j] = add ? y[j] + factor * x[j] : factor * x[j];
-}
-
-/// sum_j x_j y_j over any length.
-template <class T>
-HWY_INLINE T AnyDot(int64_t n, const T* x, const T* y) {
-  Vec<T> a = hn::Zero(Tag<T>());
-  int64_t j = 0;
-  for (; j + kLanes<T> <= n; j += kLanes<T>) a = hn::MulAdd(Load(x + j), Load(y + j), a);
-  T sum = Total<T>(a);
-  for (; j < n; ++j) sum += x[j] * y[j];
-  return sum;
-}
-
-/// y_j = f(x_j) over n values; y must hold whole vectors, x is read to whole vectors.
-template <class T, class F>
-HWY_INLINE void Map(int64_t n, const T* x, T* y, F f) {
-  for (int64_t j = 0; j < n; j += kLanes<T>) Store(f(Load(x + j)), y + j);
+HWY_INLINE T LargestOf(Vec<T> v) {
+  return hn::GetLane(hn::MaxOfLanes(Tag<T>(), v));
 }
 
 }  // namespace sinkgrad::cpu::HWY_NAMESPACE

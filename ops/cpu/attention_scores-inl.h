@@ -1,5 +1,8 @@
-// The scores of one matrix, a stripe of rows at a time: S = scale Q K^T in units of log 2, masked, then exponentials. For one
-// instruction set.
+// The scores of one matrix, a stripe of rows at a time: S = scale Q K^T in units of log 2, masked. For one instruction set.
+//
+// Rows are cut into chunks that threads may share and that depend on n alone, so that results depend neither on the number of threads
+// nor on the batch. A chunk is walked in stripes small enough for the cache. Sweeps after the first find the stripes that fit into memory
+// as they were left; the others are computed again, to the same bits.
 #if defined(SINKGRAD_ATTENTION_SCORES_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SINKGRAD_ATTENTION_SCORES_INL
 #undef SINKGRAD_ATTENTION_SCORES_INL
@@ -15,88 +18,148 @@ HWY_BEFORE_NAMESPACE();
 namespace sinkgrad::cpu::HWY_NAMESPACE {
 
 constexpr double kLog2E = 1.4426950408889634, kLn2 = 0.6931471805599453;
-/// Beyond this a matrix of exponentials is computed again in each sweep rather than read from far memory.
-constexpr int64_t kResidentBytes = 24 << 20;
+/// Memory for rows that are kept from sweep to sweep, all threads together: more is computed again.
+constexpr int64_t kKeptBytes = 128 << 20;
+constexpr int64_t kMostChunks = 8, kLeastChunkRows = 128, kMostStripeRows = 64;
+
+template <class T>
+struct Stripe {
+  int64_t chunk, begin, count;  ///< rows begin .. begin+count-1
+  T* rows;                      ///< padded to whole groups
+  bool kept;                    ///< holds what the sweep before left
+  bool opens_chunk, closes_chunk;
+};
 
 template <class T>
 class Scores {
  public:
-  Scores(const AttentionMatrix<T>& a, bool keep, ScratchScope& scratch)
-      : a_(a), width(padded<T>(a.m)), row_length(width + ((width * static_cast<int64_t>(sizeof(T))) % 2048 == 0 ? kPanel<T> : 0)) {
-    // Enough rows for the microkernel to reuse a panel, few enough for a stripe to stay in the first-level cache or close to it.
-    stripe = std::clamp<int64_t>(32768 / (row_length * static_cast<int64_t>(sizeof(T))) / kTileRows * kTileRows, 12, 48);
-    resident = keep && a.n * row_length * static_cast<int64_t>(sizeof(T)) <= kResidentBytes;
-    matrix_ = scratch.take<T>((resident ? a.n : stripe) * row_length);
-    keys_ = scratch.take<T>(a.d * width);
-    queries_ = scratch.take<T>(stripe * a.d);
-    PackTransposed(a.d, a.m, a.k, a.q_row, keys_, a.d * kPanel<T>);
-    if (a.keys) {
+  /// `sweeps`: how often the rows will be walked. `stripe_bytes`: of scores, at most.
+  Scores(const AttentionMatrix<T>& a, int64_t sweeps, int64_t stripe_bytes, ScratchScope& scratch)
+      : a_(a), width(whole_vectors<T>(a.m)), row_length(odd_lines(width)), row_bytes_(row_length * static_cast<int64_t>(sizeof(T))) {
+    chunk_rows_ = round_up(std::max(kLeastChunkRows, (a.n + kMostChunks - 1) / kMostChunks), kMostStripeRows);
+    chunks = std::max<int64_t>(1, (a.n + chunk_rows_ - 1) / chunk_rows_);
+    rows = chunks * chunk_rows_;
+    for (stripe_ = kMostStripeRows; stripe_ > 16 && stripe_ * row_bytes_ > stripe_bytes;) stripe_ /= 2;
+    const int64_t used_rows = chunks == 1 ? round_up(a.n, stripe_) : chunk_rows_;
+    if (sweeps > 1) kept_rows_ = std::min(used_rows, kKeptBytes / threads() / chunks / row_bytes_ / stripe_ * stripe_);
+    all_kept_ = kept_rows_ == used_rows;
+    matrix_ = scratch.take<T>(chunks * kept_rows_ * row_length);
+    keys_ = scratch.take<T>(a.d * padded<T>(a.m));
+    PackTransposed(a.d, a.m, a.k, a.q_row, static_cast<T>(a.scale * static_cast<T>(kLog2E)), keys_);
+    find_open(scratch);
+    if (wants_next()) {
+      ahead.want(a.k + a.next_k, a.m, a.q_row, a.d);
+      ahead.want(a.q + a.next_q, a.n, a.q_row, a.d);
+      ahead.want(a.v + a.next_v, a.m, a.v_row, a.e);
+    }
+    if (a.keys || a.pairs) {
       T* bias = scratch.take<T>(width);
-      for (int64_t j = 0; j < width; ++j) bias[j] = j < a.m && !a.keys[j] ? T(0) : kLowest<T>;
+      for (int64_t j = 0; j < width; ++j) bias[j] = column_open[j] != T(0) ? T(0) : kLowest<T>;
       key_bias = bias;
     }
-    count_valid();
   }
 
-  T* rows(int64_t i) const { return resident ? matrix_ + i * row_length : matrix_; }
-  bool excluded(int64_t i) const { return a_.queries && a_.queries[i] != 0; }
-
-  /// Rows i .. i+count-1 of the scores, without masks on keys (those are key_bias).
-  T* compute(int64_t i, int64_t count) const {
-    const T factor = static_cast<T>(a_.scale * static_cast<T>(kLog2E));
-    for (int64_t r = 0; r < count; ++r) ScaledCopy(a_.d, a_.q + (i + r) * a_.q_row, factor, queries_ + r * a_.d, false);
-    T* s = rows(i);
-    Product(count, a_.d, queries_, a_.d, 1, keys_, a_.d * kPanel<T>, a_.m, s, row_length, false);
-    if (a_.m % kPanel<T> != 0 && a_.m % kPanel<T> <= kLanes<T>)  // the last vector of the panel was not written
-      for (int64_t r = 0; r < count; ++r) Store(Set(s[r * row_length]), s + r * row_length + width - kLanes<T>);
-    if (a_.pairs)
-      for (int64_t r = 0; r < count; ++r)
-        for (int64_t j = 0; j < a_.m; ++j)
-          if (a_.pairs[(i + r) * a_.m + j]) s[r * row_length + j] = kLowest<T>;
-    return s;
+  /// body(stripe) for all stripes; chunks in parallel, stripes of a chunk in order.
+  template <class Body>
+  void sweep(const Body& body) {
+    parallel_chunks(chunks, [&](int64_t c) HWY_ATTR {
+      ScratchScope scratch;
+      T* spare = all_kept_ ? nullptr : scratch.take<T>(stripe_ * row_length);
+      const int64_t first = c * chunk_rows_, end = std::min(a_.n, first + chunk_rows_);
+      for (int64_t i = first; i < end; i += stripe_) {
+        const int64_t at = i - first;
+        const bool keep = at + stripe_ <= kept_rows_;
+        body(Stripe<T>{c, i, std::min(stripe_, end - i), keep ? matrix_ + (c * kept_rows_ + at) * row_length : spare, keep && filled_, at == 0,
+                       i + stripe_ >= end});
+      }
+    });
+    filled_ = true;
   }
-  /// Replaces a row of scores by 2^(score - its maximum + shift + bias); an excluded row by 0. Returns the sum.
-  T exponentials(int64_t i, T* s, T shift, const T* bias, T* top_out = nullptr) const {
-    const T top = excluded(i) ? kLowest<T> : RowMax(s, key_bias, width);
-    if (top_out) *top_out = top;
-    if (top == kLowest<T>) {
-      std::fill_n(s, width, T(0));
-      return T(0);
+  bool wants_next() const {
+    constexpr int64_t kOperandBytes = 32 << 10;
+    return a_.next_q != 0 && chunks <= 2 && std::max(a_.n, a_.m) * std::max(a_.d, a_.e) * static_cast<int64_t>(sizeof(T)) <= kOperandBytes;
+  }
+  bool one_stripe() const { return a_.n <= stripe_; }
+  /// The next sweep finds nothing kept.
+  void forget() { filled_ = false; }
+
+  /// The scores of a stripe; hidden pairs are -inf, masks on keys are left to key_bias. Rows that fill the last group are 0.
+  void compute(const Stripe<T>& s) {
+    const Term<T> product[] = {{a_.q + s.begin * a_.q_row, a_.q_row, 1, keys_, a_.d * kPanel<T>, a_.d}};
+    Product(s.count, a_.m, product, StoreTile<T>{s.rows, row_length}, ahead);
+    std::fill_n(s.rows + s.count * row_length, (groups_end(s) - s.count) * row_length, T(0));
+    if (!a_.pairs) return;
+    for (int64_t r = 0; r < s.count; ++r) {
+      T* x = s.rows + r * row_length;
+      const int32_t* hidden = a_.pairs + (s.begin + r) * a_.m;
+      for (int64_t j = 0; j < a_.m; ++j) x[j] = hidden[j] ? kLowest<T> : x[j];
     }
-    return RowExp(s, top, shift, bias, a_.m, width);
+  }
+
+  static int64_t groups_end(const Stripe<T>& s) { return round_up(s.count, kTileRows); }
+  /// body(index of the group's first row in arrays over rows, its memory)
+  template <class Body>
+  HWY_INLINE void each_group(const Stripe<T>& s, const Body& body) const {
+    for (int64_t r = 0; r < s.count; r += kTileRows) body(s.begin + r, s.rows + r * row_length);
   }
 
   const AttentionMatrix<T>& a_;
-  const int64_t width, row_length;  ///< padded columns; distance of rows
-  int64_t stripe;
-  bool resident;                ///< all rows are kept, else one stripe
-  const T* key_bias = nullptr;  ///< 0 or -inf per key and padding; null without a mask
+  const int64_t width, row_length;  ///< columns in whole vectors; distance of rows in memory
+  int64_t chunks, rows;             ///< rows: the length of arrays over rows, whole chunks
+  Ahead ahead;                      ///< of the next matrix, where a matrix is so small that its operands arriving would be felt
+  const T* key_bias = nullptr;      ///< 0, or -inf for hidden keys and padding; null without masks
+  T *row_open, *column_open;        ///< (rows), (width): 1 where something is visible, else 0
   int64_t valid_rows = 0, valid_columns = 0;
 
  private:
-  void count_valid() {
-    // As in SinkhornMatrix: a row is valid with a visible key, a column with a visible query.
-    const int64_t n = a_.n, m = a_.m;
-    int64_t open_rows = 0, open_columns = 0;
-    for (int64_t i = 0; i < n; ++i) open_rows += !excluded(i);
-    for (int64_t j = 0; j < m; ++j) open_columns += !(a_.keys && a_.keys[j]);
-    if (!a_.pairs) {
-      valid_rows = open_columns ? open_rows : 0;
-      valid_columns = open_rows ? open_columns : 0;
-      return;
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      bool any = false;
-      for (int64_t j = 0; j < m && !any; ++j) any = !excluded(i) && !a_.pairs[i * m + j] && !(a_.keys && a_.keys[j]);
-      valid_rows += any;
-    }
-    for (int64_t j = 0; j < m; ++j) {
-      bool any = false;
-      for (int64_t i = 0; i < n && !any; ++i) any = !excluded(i) && !a_.pairs[i * m + j] && !(a_.keys && a_.keys[j]);
-      valid_columns += any;
-    }
+  static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+  /// Rows an odd number of cache lines apart do not compete for places in the cache.
+  static int64_t odd_lines(int64_t width) {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    const int64_t lines = (width + kLine - 1) / kLine;
+    return (lines % 2 == 0 ? lines + 1 : lines) * kLine;
   }
-  T *matrix_, *keys_, *queries_;
+
+  /// As in SinkhornMatrix: a row is valid with a visible key, a column with a visible query.
+  void find_open(ScratchScope& scratch) {
+    row_open = scratch.take<T>(rows);
+    column_open = scratch.take<T>(width);
+    std::fill_n(row_open, rows, T(0));
+    std::fill_n(column_open, width, T(0));
+    const int64_t n = a_.n, m = a_.m;
+    if (a_.pairs) {
+      int32_t *key_shown = scratch.take<int32_t>(m), *seen = scratch.take<int32_t>(m);
+      for (int64_t j = 0; j < m; ++j) key_shown[j] = !(a_.keys && a_.keys[j]);
+      std::fill_n(seen, m, 0);
+      for (int64_t i = 0; i < n; ++i) {
+        if (a_.queries && a_.queries[i]) continue;
+        const int32_t* hidden = a_.pairs + i * m;
+        int32_t any = 0;
+        for (int64_t j = 0; j < m; ++j) {
+          const int32_t shown = (hidden[j] == 0) & key_shown[j];
+          any |= shown;
+          seen[j] |= shown;
+        }
+        row_open[i] = static_cast<T>(any);
+      }
+      for (int64_t j = 0; j < m; ++j) column_open[j] = static_cast<T>(seen[j]);
+    } else {
+      for (int64_t i = 0; i < n; ++i) row_open[i] = a_.queries && a_.queries[i] ? T(0) : T(1);
+      for (int64_t j = 0; j < m; ++j) column_open[j] = a_.keys && a_.keys[j] ? T(0) : T(1);
+    }
+    auto count = [](const T* open, int64_t length) { return static_cast<int64_t>(std::count(open, open + length, T(1))); };
+    valid_rows = count(row_open, n);
+    valid_columns = count(column_open, m);
+    if (valid_rows > 0 && valid_columns > 0) return;
+    std::fill_n(row_open, rows, T(0));
+    std::fill_n(column_open, width, T(0));
+    valid_rows = valid_columns = 0;
+  }
+
+  const int64_t row_bytes_;
+  int64_t chunk_rows_, stripe_, kept_rows_ = 0;
+  bool all_kept_, filled_ = false;
+  T *matrix_, *keys_;
 };
 
 }  // namespace sinkgrad::cpu::HWY_NAMESPACE

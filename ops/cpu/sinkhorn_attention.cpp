@@ -27,13 +27,21 @@ struct Sizes {
   int64_t v_at(int64_t b, int64_t h) const { return b * m * v_row + h * e; }
   int64_t o_at(int64_t b, int64_t h) const { return b * n * v_row + h * e; }
 
-  /// body(i, b, h) for every matrix, each on one thread.
+  /// body(i, next) for every matrix i; next is what the same thread takes after it, or -1. Threads share the matrices, or the rows of one
+  /// after the other where there are too few of them to keep all threads busy.
   template <class Body>
   void each(int64_t passes, Body body) const {
-    parallel_for(batch * heads, grain_for(n * m * passes), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) body(i, i / heads, i % heads);
-    });
+    const int64_t count = batch * heads, workers = threads_of_loop(), share = (count + workers - 1) / workers;
+    auto range = [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) body(i, i + 1 < end ? i + 1 : -1);
+    };
+    const bool balanced = 4 * count >= 3 * share * workers, small = n * m < kRowsSharedFrom;
+    if (balanced || small)
+      parallel_for(count, std::max(share, grain_for(n * m * passes)), range);
+    else
+      range(0, count);
   }
+  static constexpr int64_t kRowsSharedFrom = 256 * 256;  ///< scores that make sharing one matrix worth the threads' meetings
 };
 
 template <class T>
@@ -42,10 +50,21 @@ void masked_scores(const Sizes& s, std::span<const View> in, double scale, int64
   exclude_masked(in.subspan(3), b, s.n, s.m, x);
 }
 
+/// A matrix that the forward left to the log domain is left to it by the backward: its row maxima are NaN.
 template <class T>
-AttentionMatrix<T> matrix_of(const Sizes& s, std::span<const View> in, std::span<const View> saved, const SinkhornTask& task, double scale,
-                             int64_t i) {
-  const int64_t b = i / s.heads, h = i % s.heads;
+void mark_log_domain(T* row_max, int64_t n) {
+  std::fill_n(row_max, n, std::numeric_limits<T>::quiet_NaN());
+}
+template <class T>
+bool in_log_domain(const T* row_max, int64_t n) {
+  return n > 0 && std::isnan(row_max[0]);
+}
+
+template <class T>
+AttentionMatrix<T> matrix_of(const Sizes& s, std::span<const View> in, std::span<const View> saved, const SinkhornTask& task, double scale, int64_t i,
+                             int64_t next) {
+  const int64_t b = i / s.heads, h = i % s.heads, next_b = next / s.heads, next_h = next % s.heads;
+  auto to_next = [&](int64_t (Sizes::*at)(int64_t, int64_t) const) { return next < 0 ? 0 : (s.*at)(next_b, next_h) - (s.*at)(b, h); };
   auto mask = [&](size_t k, int64_t offset) { return in[k] ? in[k].as<int32_t>() + offset : nullptr; };
   return {s.n,
           s.m,
@@ -61,7 +80,12 @@ AttentionMatrix<T> matrix_of(const Sizes& s, std::span<const View> in, std::span
           mask(5, in[5] && in[5].shape.rank() == 3 ? b * s.n * s.m : 0),
           static_cast<T>(scale),
           task,
-          sinkhorn_state<T>(saved, task, i)};
+          sinkhorn_state<T>(saved, task, i),
+          to_next(&Sizes::q_at),
+          to_next(&Sizes::k_at),
+          to_next(&Sizes::v_at),
+          to_next(&Sizes::o_at),
+          saved[3].as<T>() + i * s.n};
 }
 
 }  // namespace
@@ -71,14 +95,17 @@ void sinkhorn_attention_forward(const Forward& f) {
   const SinkhornTask task = sinkhorn_task(f.attrs, s.n, s.m);
   const double scale = f.attrs.get("scale");
   dispatch(f.dtype(), [&]<class T>() {
-    s.each(task.iterations + s.d + s.e, [&](int64_t i, int64_t b, int64_t h) {
+    s.each(task.iterations + s.d + s.e, [&](int64_t i, int64_t next) {
+      const int64_t b = i / s.heads, h = i % s.heads;
       T* o = f.out.as<T>() + s.o_at(b, h);
-      if (attention_forward(matrix_of<T>(s, f.in, f.saved, task, scale, i), o, f.saved.size() > 4 ? f.saved[4].as<T>() + i * s.n * s.m : nullptr))
+      if (attention_forward(matrix_of<T>(s, f.in, f.saved, task, scale, i, next), o,
+                            f.saved.size() > 4 ? f.saved[4].as<T>() + i * s.n * s.m : nullptr))
         return;
+      mark_log_domain(f.saved[3].as<T>() + i * s.n, s.n);
       ScratchScope scratch;
       T* p = f.saved.size() > 4 ? f.saved[4].as<T>() + i * s.n * s.m : scratch.take<T>(s.n * s.m);
       masked_scores(s, f.in, scale, b, h, p);
-      SinkhornMatrix<T>(task, p, scratch, f.saved[3].as<T>() + i * s.n).forward(sinkhorn_state<T>(f.saved, task, i));
+      SinkhornMatrix<T>(task, p, scratch).forward(sinkhorn_state<T>(f.saved, task, i));
       gemm(false, false, s.n, s.e, s.m, T(1), p, s.m, f.in[2].as<T>() + s.v_at(b, h), s.v_row, T(0), o, s.v_row);
     });
   });
@@ -90,12 +117,14 @@ void sinkhorn_attention_backward(const Backward& g) {
   const double scale = g.attrs.get("scale");
   dispatch(g.dtype(), [&]<class T>() {
     auto beta = [&](size_t k) { return g.in_grad[k].add ? T(1) : T(0); };
-    s.each(2 * (task.iterations + s.d + s.e), [&](int64_t i, int64_t b, int64_t h) {
-      if (task.gradient != SinkhornGradient::implicit) {
+    s.each(2 * (task.iterations + s.d + s.e), [&](int64_t i, int64_t next) {
+      const int64_t b = i / s.heads, h = i % s.heads;
+      if (task.gradient != SinkhornGradient::implicit && !in_log_domain(g.saved[3].as<T>() + i * s.n, s.n)) {
         auto at = [&](size_t k, int64_t offset) { return g.in_grad[k] ? g.in_grad[k].as<T>() + offset : nullptr; };
         const AttentionGradients<T> to{at(0, s.q_at(b, h)), at(1, s.k_at(b, h)), at(2, s.v_at(b, h)),
                                        g.in_grad[0].add,    g.in_grad[1].add,    g.in_grad[2].add};
-        if (attention_backward(matrix_of<T>(s, g.in, g.saved, task, scale, i), g.out.as<T>() + s.o_at(b, h), g.out_grad.as<T>() + s.o_at(b, h), to))
+        if (attention_backward(matrix_of<T>(s, g.in, g.saved, task, scale, i, next), g.out.as<T>() + s.o_at(b, h), g.out_grad.as<T>() + s.o_at(b, h),
+                               to))
           return;
       }
       ScratchScope scratch;

@@ -41,9 +41,8 @@ constexpr int64_t kSinkhornStats = 4;
 template <class T>
 class SinkhornMatrix {
  public:
-  /// `x` (n, m) is shifted in place by its row maxima, which are written to `row_max` (n) if given (0 for excluded rows). Scratch
-  /// memory comes from `scratch`.
-  SinkhornMatrix(const SinkhornTask& task, T* x, ScratchScope& scratch, T* row_max = nullptr) : task_(task), n_(task.n), m_(task.m), x_(x) {
+  /// `x` (n, m) is shifted in place by its row maxima. Scratch memory comes from `scratch`.
+  SinkhornMatrix(const SinkhornTask& task, T* x, ScratchScope& scratch) : task_(task), n_(task.n), m_(task.m), x_(x) {
     zeros_ = scratch.take<T>(m_);
     shift_ = scratch.take<T>(m_);
     sums_ = scratch.take<T>(m_);
@@ -52,7 +51,6 @@ class SinkhornMatrix {
     std::fill_n(shift_, m_, kLowest);
     for (int64_t i = 0; i < n_; ++i) {
       const T top = v_.max(row(i), m_);
-      if (row_max) row_max[i] = top == kLowest ? T(0) : top;
       if (top == kLowest) continue;
       ++valid_rows_;
       for (int64_t j = 0; j < m_; ++j) row(i)[j] -= top;

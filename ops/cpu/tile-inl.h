@@ -29,9 +29,9 @@ constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<T>()));
 /// Columns of a panel.
 template <class T>
 constexpr int64_t kPanel = 2 * kLanes<T>;
-/// Rows of the microkernel: its accumulators and two vectors of the right operand fill the registers.
+/// Rows of the microkernel, and of the groups that row primitives work on at once.
 #if HWY_TARGET <= HWY_AVX3
-constexpr int kTileRows = 12;
+constexpr int kTileRows = 8;
 #else
 constexpr int kTileRows = 4;
 #endif
@@ -67,7 +67,6 @@ HWY_INLINE T Largest(Vec<T> v) {
 template <class T>
 HWY_INLINE Vec<T> Exp2(Vec<T> x) {
   const Tag<T> d;
-  const hn::RebindToSigned<Tag<T>> di;
   constexpr bool kSingle = sizeof(T) == 4;
   const auto k = hn::Round(x);
   const auto r = hn::Sub(x, k);
@@ -87,9 +86,18 @@ HWY_INLINE Vec<T> Exp2(Vec<T> x) {
       p = hn::MulAdd(p, r, hn::Set(d, T(c)));
   }
   p = hn::MulAdd(p, r, hn::Set(d, T(1)));
+  const auto vanishes = hn::Lt(x, hn::Set(d, T(kSingle ? -126 : -1022)));
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  if constexpr (kSingle)
+    return hn::IfThenZeroElse(vanishes, Vec<T>{_mm512_scalef_ps(p.raw, k.raw)});
+  else
+    return hn::IfThenZeroElse(vanishes, Vec<T>{_mm512_scalef_pd(p.raw, k.raw)});
+#else
   constexpr int kBits = kSingle ? 23 : 52, kBias = kSingle ? 127 : 1023;
+  const hn::RebindToSigned<Tag<T>> di;
   const auto power = hn::BitCast(d, hn::ShiftLeft<kBits>(hn::Add(hn::ConvertTo(di, k), hn::Set(di, kBias))));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, T(kSingle ? -126 : -1022))), hn::Mul(p, power));
+  return hn::IfThenZeroElse(vanishes, hn::Mul(p, power));
+#endif
 }
 
 /// log2 of positive normal numbers: x = 2^k m with m in [sqrt(1/2), sqrt(2)], the series of artanh for (m-1)/(m+1).
@@ -110,50 +118,165 @@ HWY_INLINE Vec<T> Log2(Vec<T> x) {
   return hn::MulAdd(hn::Mul(s, hn::Set(d, T(2.8853900817779268))), p, hn::ConvertTo(d, k));
 }
 
-/// c (R rows, W vectors) = or += a b, with a(i, k) at a[i a_row + k a_k] and b(k) at b + k b_row.
-template <int R, int W, class T>
-HWY_INLINE void Tile(int64_t depth, const T* HWY_RESTRICT a, int64_t a_row, int64_t a_k, const T* HWY_RESTRICT b, int64_t b_row, T* HWY_RESTRICT c,
-                     int64_t c_row, bool add) {
-  Vec<T> sum[R][W];
-  for (int i = 0; i < R; ++i)
-    for (int w = 0; w < W; ++w) sum[i][w] = add ? Load(c + i * c_row + w * kLanes<T>) : hn::Zero(Tag<T>());
-  for (int64_t k = 0; k < depth; ++k) {
-    Vec<T> right[W];
-    for (int w = 0; w < W; ++w) right[w] = Load(b + k * b_row + w * kLanes<T>);
-    for (int i = 0; i < R; ++i) {
-      const Vec<T> left = Set(a[i * a_row + k * a_k]);
-      for (int w = 0; w < W; ++w) sum[i][w] = hn::MulAdd(left, right[w], sum[i][w]);
+/// Memory that will be wanted after the present products: fetched a few lines per tile, so that it arrives while they run.
+class Ahead {
+ public:
+  /// (rows, columns) with rows `row` elements apart
+  template <class T>
+  void want(const T* from, int64_t rows, int64_t row, int64_t columns) {
+    if (from && count_ < kMost)
+      blocks_[count_++] = {reinterpret_cast<const char*>(from), rows, row * static_cast<int64_t>(sizeof(T)),
+                           columns * static_cast<int64_t>(sizeof(T))};
+  }
+  HWY_INLINE void step() {
+    if (block_ == count_) return;
+    constexpr int64_t kLine = 64, kLines = 24;
+    for (int64_t lines = 0; lines < kLines && block_ < count_;) {
+      const Block& b = blocks_[block_];
+      for (int64_t at = 0; at < b.bytes; at += kLine, ++lines) __builtin_prefetch(b.from + done_ * b.row + at, 0, 3);
+      if (++done_ >= b.rows) {
+        ++block_;
+        done_ = 0;
+      }
     }
   }
-  for (int i = 0; i < R; ++i)
-    for (int w = 0; w < W; ++w) Store(sum[i][w], c + i * c_row + w * kLanes<T>);
+
+ private:
+  struct Block {
+    const char* from;
+    int64_t rows, row, bytes;
+  };
+  static constexpr int kMost = 8;
+  Block blocks_[kMost];
+  int count_ = 0, block_ = 0;
+  int64_t done_ = 0;
+};
+
+/// One term of a sum of products: a left operand with element (i, k) at left[i row + k step] and a right operand in panels, of which
+/// `panel_size` elements apart one follows the other.
+template <class T>
+struct Term {
+  const T* left;
+  int64_t row, step;
+  const T* panels;
+  int64_t panel_size, depth;
+};
+
+/// Rows i .. i+R-1 and W vectors from column j of the sum of the terms, left to `end(i, j, sums)`. `panel` is the index of column j's panel.
+template <int R, int W, class T, size_t Terms, class End>
+HWY_INLINE void Tile(const Term<T> (&terms)[Terms], int64_t i, int64_t j, int64_t panel, const End& end, Ahead& ahead) {
+  ahead.step();
+  Vec<T> sums[R][W];
+  for (int r = 0; r < R; ++r)
+    for (int w = 0; w < W; ++w) sums[r][w] = hn::Zero(Tag<T>());
+  for (const Term<T>& term : terms) {
+    const T* HWY_RESTRICT left = term.left + i * term.row;
+    const T* HWY_RESTRICT right = term.panels + panel * term.panel_size;
+    const int64_t row = term.row, step = term.step;
+    for (int64_t k = 0; k < term.depth; ++k) {
+      Vec<T> b[W];
+      for (int w = 0; w < W; ++w) b[w] = Load(right + k * kPanel<T> + w * kLanes<T>);
+      for (int r = 0; r < R; ++r) {
+        const Vec<T> a = Set(left[r * row + k * step]);
+        for (int w = 0; w < W; ++w) sums[r][w] = hn::MulAdd(a, b[w], sums[r][w]);
+      }
+    }
+  }
+  end(i, j, sums);
 }
 
-template <int W, class T>
-HWY_INLINE void TileRows(int64_t rows, int64_t depth, const T* a, int64_t a_row, int64_t a_k, const T* b, T* c, int64_t c_row, bool add) {
+template <int W, class T, size_t Terms, class End>
+HWY_INLINE void TileRows(const Term<T> (&terms)[Terms], int64_t rows, int64_t j, int64_t panel, const End& end, Ahead& ahead) {
   int64_t i = 0;
   auto run = [&]<int R>() HWY_ATTR {
-    for (; i + R <= rows; i += R) Tile<R, W>(depth, a + i * a_row, a_row, a_k, b, kPanel<T>, c + i * c_row, c_row, add);
+    for (; i + R <= rows; i += R) Tile<R, W>(terms, i, j, panel, end, ahead);
   };
   run.template operator()<kTileRows>();
-  if constexpr (kTileRows > 8) run.template operator()<8>();
   if constexpr (kTileRows > 4) run.template operator()<4>();
   run.template operator()<2>();
   run.template operator()<1>();
 }
 
-/// c (rows, padded width) = or += a (rows, depth) times packed panels of b, `panel_size` elements apart. `width` counts the columns that
-/// are wanted; whole vectors are written.
-template <class T>
-void Product(int64_t rows, int64_t depth, const T* a, int64_t a_row, int64_t a_k, const T* panels, int64_t panel_size, int64_t width, T* c,
-             int64_t c_row, bool add) {
-  for (int64_t j = 0; j < width; j += kPanel<T>, panels += panel_size) {
+/// The sum of the terms, tile by tile, for `rows` rows and at least `width` columns: whole vectors.
+template <class T, size_t Terms, class End>
+HWY_INLINE void Product(int64_t rows, int64_t width, const Term<T> (&terms)[Terms], const End& end, Ahead& ahead) {
+  for (int64_t j = 0, panel = 0; j < width; j += kPanel<T>, ++panel) {
     if (width - j > kLanes<T>)
-      TileRows<2>(rows, depth, a, a_row, a_k, panels, c + j, c_row, add);
+      TileRows<2>(terms, rows, j, panel, end, ahead);
     else
-      TileRows<1>(rows, depth, a, a_row, a_k, panels, c + j, c_row, add);
+      TileRows<1>(terms, rows, j, panel, end, ahead);
   }
 }
+
+// What becomes of a tile: ends for Product.
+
+/// c = sums
+template <class T>
+struct StoreTile {
+  T* c;
+  int64_t row;
+  template <int R, int W>
+  HWY_INLINE void operator()(int64_t i, int64_t j, const Vec<T> (&sums)[R][W]) const {
+    for (int r = 0; r < R; ++r)
+      for (int w = 0; w < W; ++w) Store(sums[r][w], c + (i + r) * row + j + w * kLanes<T>);
+  }
+};
+
+/// c += sums
+template <class T>
+struct AddTile {
+  T* c;
+  int64_t row;
+  template <int R, int W>
+  HWY_INLINE void operator()(int64_t i, int64_t j, const Vec<T> (&sums)[R][W]) const {
+    for (int r = 0; r < R; ++r)
+      for (int w = 0; w < W; ++w) {
+        T* to = c + (i + r) * row + j + w * kLanes<T>;
+        Store(hn::Add(Load(to), sums[r][w]), to);
+      }
+  }
+};
+
+/// c = p o sums, entry by entry
+template <class T>
+struct MultiplyTile {
+  const T* p;
+  T* c;
+  int64_t row;
+  template <int R, int W>
+  HWY_INLINE void operator()(int64_t i, int64_t j, const Vec<T> (&sums)[R][W]) const {
+    for (int r = 0; r < R; ++r)
+      for (int w = 0; w < W; ++w) {
+        const int64_t at = (i + r) * row + j + w * kLanes<T>;
+        Store(hn::Mul(Load(p + at), sums[r][w]), c + at);
+      }
+  }
+};
+
+/// Rows of a tensor: c = factor_i sums, or c += where `add`, for `columns` columns; nothing beyond them is touched. `factors` may be null.
+template <class T>
+struct OutputTile {
+  const T* factors;
+  T* c;
+  int64_t row, columns;
+  bool add;
+  template <int R, int W>
+  HWY_INLINE void operator()(int64_t i, int64_t j, const Vec<T> (&sums)[R][W]) const {
+    for (int r = 0; r < R; ++r)
+      for (int w = 0; w < W; ++w) {
+        const Vec<T> value = factors ? hn::Mul(Set(factors[i + r]), sums[r][w]) : sums[r][w];
+        const int64_t at = j + w * kLanes<T>;
+        T* to = c + (i + r) * row + at;
+        if (at + kLanes<T> <= columns) {
+          Store(add ? hn::Add(Load(to), value) : value, to);
+        } else {
+          HWY_ALIGN T spill[kLanes<T>];
+          Store(value, spill);
+          for (int64_t l = 0; at + l < columns; ++l) to[l] = add ? to[l] + spill[l] : spill[l];
+        }
+      }
+  }
+};
 
 /// Packs b (depth, width), rows `row` apart, times `scale` and, where given, times row_scale[k]; columns beyond width are 0.
 template <class T>
@@ -173,48 +296,71 @@ void PackRows(int64_t depth, int64_t width, const T* b, int64_t row, T scale, co
   }
 }
 
-/// to(k, w) = from(w, k) for a square block of the lanes of 16 bytes.
+/// to(k, w) = factor from(w, k) for a square block of kLanes rows.
 template <class T>
-HWY_INLINE void TransposeBlock(const T* from, int64_t from_row, T* to, int64_t to_row) {
+HWY_INLINE void TransposeBlock(const T* from, [[maybe_unused]] int64_t from_row, T factor, T* to, [[maybe_unused]] int64_t to_row) {
 #if HWY_TARGET == HWY_SCALAR
-  for (int64_t k = 0; k < static_cast<int64_t>(16 / sizeof(T)); ++k)
-    for (int64_t w = 0; w < static_cast<int64_t>(16 / sizeof(T)); ++w) to[k * to_row + w] = from[w * from_row + k];
+  to[0] = factor * from[0];
 #else
-  const hn::FixedTag<T, 16 / sizeof(T)> d;
-  if constexpr (sizeof(T) == 4) {
-    const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + from_row), r2 = hn::LoadU(d, from + 2 * from_row),
-               r3 = hn::LoadU(d, from + 3 * from_row);
-    const auto a = hn::InterleaveLower(d, r0, r1), b = hn::InterleaveLower(d, r2, r3), c = hn::InterleaveUpper(d, r0, r1),
-               e = hn::InterleaveUpper(d, r2, r3);
-    hn::StoreU(hn::ConcatLowerLower(d, b, a), d, to);
-    hn::StoreU(hn::ConcatUpperUpper(d, b, a), d, to + to_row);
-    hn::StoreU(hn::ConcatLowerLower(d, e, c), d, to + 2 * to_row);
-    hn::StoreU(hn::ConcatUpperUpper(d, e, c), d, to + 3 * to_row);
-  } else {
-    const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + from_row);
-    hn::StoreU(hn::InterleaveLower(d, r0, r1), d, to);
-    hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, to + to_row);
+  const Tag<T> d;
+  constexpr int64_t kBlock = 16 / sizeof(T), kBlocks = kLanes<T> / kBlock;
+  Vec<T> t[kBlocks][kBlock];  // t[g][q]: in its block b, rows g kBlock .. of column b kBlock + q
+  for (int64_t g = 0; g < kBlocks; ++g) {
+    const T* rows = from + g * kBlock * from_row;
+    Vec<T> r[kBlock];
+    for (int64_t i = 0; i < kBlock; ++i) r[i] = hn::Mul(Load(rows + i * from_row), Set(factor));
+    if constexpr (sizeof(T) == 4) {
+      const hn::Repartition<double, Tag<T>> pairs;
+      auto pick = [&](auto x, auto y, bool upper) HWY_ATTR {
+        const auto a = hn::BitCast(pairs, x), b = hn::BitCast(pairs, y);
+        return hn::BitCast(d, upper ? hn::InterleaveUpper(pairs, a, b) : hn::InterleaveLower(pairs, a, b));
+      };
+      const auto low01 = hn::InterleaveLower(d, r[0], r[1]), low23 = hn::InterleaveLower(d, r[2], r[3]), high01 = hn::InterleaveUpper(d, r[0], r[1]),
+                 high23 = hn::InterleaveUpper(d, r[2], r[3]);
+      t[g][0] = pick(low01, low23, false);
+      t[g][1] = pick(low01, low23, true);
+      t[g][2] = pick(high01, high23, false);
+      t[g][3] = pick(high01, high23, true);
+    } else {
+      t[g][0] = hn::InterleaveLower(d, r[0], r[1]);
+      t[g][1] = hn::InterleaveUpper(d, r[0], r[1]);
+    }
+  }
+  for (int64_t q = 0; q < kBlock; ++q) {
+    auto store = [&](int64_t b, Vec<T> v) HWY_ATTR { Store(v, to + (b * kBlock + q) * to_row); };
+    if constexpr (kBlocks == 1) {
+      store(0, t[0][q]);
+    } else if constexpr (kBlocks == 2) {
+      store(0, hn::ConcatLowerLower(d, t[1][q], t[0][q]));
+      store(1, hn::ConcatUpperUpper(d, t[1][q], t[0][q]));
+    } else {
+      auto store_half = [&](int64_t b, Vec<T> even, Vec<T> odd) HWY_ATTR {  // blocks b, b+1 of rows 0, 2 and of rows 1, 3
+        store(b, hn::OddEvenBlocks(hn::SwapAdjacentBlocks(odd), even));
+        store(b + 1, hn::OddEvenBlocks(odd, hn::SwapAdjacentBlocks(even)));
+      };
+      store_half(0, hn::ConcatLowerLower(d, t[2][q], t[0][q]), hn::ConcatLowerLower(d, t[3][q], t[1][q]));
+      store_half(2, hn::ConcatUpperUpper(d, t[2][q], t[0][q]), hn::ConcatUpperUpper(d, t[3][q], t[1][q]));
+    }
   }
 #endif
 }
 
-/// Packs the transpose of b (width, depth), rows `row` apart, into the first `depth` rows of panels of `panel_size` elements. Columns
-/// beyond width repeat column 0, so that they never exceed a row's maximum.
+/// Packs the transpose of b (width, depth), rows `row` apart, times `factor`. Columns beyond width repeat column 0, so that they never
+/// exceed a row's maximum.
 template <class T>
-void PackTransposed(int64_t depth, int64_t width, const T* b, int64_t row, T* panels, int64_t panel_size) {
-  constexpr int64_t kBlock = 16 / sizeof(T);  // of TransposeBlock
-  for (int64_t j = 0; j < width; j += kPanel<T>, panels += panel_size) {
+void PackTransposed(int64_t depth, int64_t width, const T* b, int64_t row, T factor, T* panels) {
+  for (int64_t j = 0; j < width; j += kPanel<T>, panels += depth * kPanel<T>) {
     int64_t w = 0;
-    for (; w + kBlock <= std::min(kPanel<T>, width - j); w += kBlock) {
+    for (; w + kLanes<T> <= std::min(kPanel<T>, width - j); w += kLanes<T>) {
       const T* from = b + (j + w) * row;
       int64_t k = 0;
-      for (; k + kBlock <= depth; k += kBlock) TransposeBlock(from + k, row, panels + k * kPanel<T> + w, kPanel<T>);
+      for (; k + kLanes<T> <= depth; k += kLanes<T>) TransposeBlock(from + k, row, factor, panels + k * kPanel<T> + w, kPanel<T>);
       for (; k < depth; ++k)
-        for (int64_t i = 0; i < kBlock; ++i) panels[k * kPanel<T> + w + i] = from[i * row + k];
+        for (int64_t i = 0; i < kLanes<T>; ++i) panels[k * kPanel<T> + w + i] = factor * from[i * row + k];
     }
     for (; w < kPanel<T>; ++w) {
       const T* from = b + (j + w < width ? j + w : 0) * row;
-      for (int64_t k = 0; k < depth; ++k) panels[k * kPanel<T> + w] = from[k];
+      for (int64_t k = 0; k < depth; ++k) panels[k * kPanel<T> + w] = factor * from[k];
     }
   }
 }
