@@ -19,17 +19,18 @@ namespace sinkgrad {
 namespace {
 
 struct BenchCommand {
-  std::string device = "cpu", precision = "f32", filter, json;
+  std::string device = "cpu", precision = "f32", filter, json, values;
   std::vector<std::string> suites;
   double seconds = 0.2;
-  bool large = false, floors = false;
+  bool large = false, floors = false, processor_time = false;
 };
 
 using Json = nlohmann::ordered_json;
 
 Json to_json(const Work& w, double seconds, const Ceilings& c) {
-  const double floor = std::max(w.bytes / c.copy_bytes, w.flops / c.gemm_flops);
-  return {{"seconds", seconds}, {"bytes", w.bytes}, {"flops", w.flops}, {"exps", w.exps}, {"fraction_of_ceiling", seconds > 0 ? floor / seconds : 0}};
+  const double least = floor_seconds(w, c);
+  return {{"seconds", seconds}, {"bytes", w.bytes},       {"flops", w.flops},
+          {"exps", w.exps},     {"floor_seconds", least}, {"fraction_of_ceiling", seconds > 0 ? least / seconds : 0}};
 }
 
 void print_line(const std::string& name, const Json& forward, const Json& backward) {
@@ -43,12 +44,12 @@ void print_line(const std::string& name, const Json& forward, const Json& backwa
 }
 
 /// One update of a recipe's model on its data, or on synthetic items where the data is not on this machine.
-Json time_training_step(const std::string& recipe_name, int iterations, Device device, double seconds) {
+Json time_training_step(const std::string& recipe_name, int iterations, const Stopwatch& time) {
   const Recipe recipe = load_recipe(recipe_name, {fmt::format("model.iterations={}", iterations)});
   const DataSplits data = open_data(recipe);
   const auto model = open_model(recipe, data.train->item_shape(), data.train->classes());
-  Trainer trainer(*model, *data.train, trainer_options(recipe, device));
-  const Timing t = measure(device, seconds, [&] {
+  Trainer trainer(*model, *data.train, trainer_options(recipe, time.device));
+  const Timing t = time([&] {
     if (trainer.epoch_complete()) trainer.end_epoch(0);
     trainer.step();
   });
@@ -67,7 +68,10 @@ void run(const BenchCommand& command) {
   auto wanted = [&](const std::string& suite) {
     return command.suites.empty() || std::find(command.suites.begin(), command.suites.end(), suite) != command.suites.end();
   };
-  const Ceilings ceilings = measure_ceilings(device, precision, command.seconds);
+  require(!command.processor_time || (device.kind() == DeviceKind::cpu && threads() == 1),
+          "bench: --processor-time is that of one thread on the CPU, got ", threads(), " threads on ", device.backend().name());
+  const Stopwatch time{device, command.seconds, command.processor_time};
+  const Ceilings ceilings = measure_ceilings(time, precision);
   Json report{{"device", device.backend().name()},
               {"threads", threads()},
               {"precision", command.precision},
@@ -78,11 +82,11 @@ void run(const BenchCommand& command) {
              ceilings.copy_bytes / 1e9, ceilings.gemm_flops / 1e9);
   fmt::print("{:<28} {:>10}{:>44}\n", "case", "forward", "backward");
   std::vector<BenchCase> cases;
-  for (auto& list : {op_cases(), attention_cases(!command.large)})
+  for (auto& list : {op_cases(), attention_cases(!command.large, device.kind())})
     for (const BenchCase& c : list)
       if (wanted(c.suite) && c.name.find(command.filter) != std::string::npos) cases.push_back(c);
   for (const BenchCase& c : cases) {
-    const BenchResult r = measure(c, device, precision, command.seconds);
+    const BenchResult r = measure(c, time, precision);
     const Json forward = to_json(c.forward, r.forward.median, ceilings),
                backward = to_json(c.backward, std::max(0.0, r.both.median - r.forward.median), ceilings);
     print_line(c.name, forward, backward);
@@ -90,6 +94,7 @@ void run(const BenchCommand& command) {
     for (const auto& [key, value] : c.parameters) entry[key] = value;
     entry.update({{"forward", forward}, {"backward", backward}, {"tape_bytes", r.tape_bytes}, {"samples", r.both.samples}});
     report["cases"].push_back(entry);
+    if (!command.values.empty() && c.suite == "attention") write_values(c, device, precision, command.values);
   }
   if (wanted("steps"))
     for (const char* recipe : {"mnist_patch_small", "set_shapes_small"})
@@ -97,7 +102,7 @@ void run(const BenchCommand& command) {
         const std::string name = fmt::format("step {} l={}", recipe, l);
         if (name.find(command.filter) == std::string::npos) continue;
         try {
-          Json entry = time_training_step(recipe, l, device, command.seconds);
+          Json entry = time_training_step(recipe, l, time);
           fmt::print("{:<28} {:>10.1f} us an update of {} items\n", name, entry.at("seconds").get<double>() * 1e6, entry.at("items").get<int64_t>());
           entry.update({{"suite", "steps"}, {"name", name}});
           report["cases"].push_back(entry);
@@ -120,8 +125,10 @@ void add_bench(CLI::App& app) {
   sub->add_option("--suite", command->suites, "ops, attention, steps [all]")->check(CLI::IsMember({"ops", "attention", "steps"}));
   sub->add_option("--filter", command->filter, "only cases whose name contains this");
   sub->add_option("--seconds", command->seconds, "of running per measurement, at least")->check(positive_number)->capture_default_str();
+  sub->add_flag("--processor-time", command->processor_time, "time what one thread computes, not what passes (OMP_NUM_THREADS=1; for busy machines)");
   sub->add_flag("--large", command->large, "attention at the sizes of a large GPU");
   sub->add_flag("--floors", command->floors, "only print the least work and time of the large attention cases, as Markdown");
+  sub->add_option("--values", command->values, "also write the tensors of the (last) attention case to this safetensors file");
   sub->add_option("--json", command->json, "also write the results to this file");
   sub->footer(
       "Example: sinkgrad bench --suite attention --filter 256x256 --json bench.json\n"

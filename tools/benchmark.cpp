@@ -2,10 +2,14 @@
 #include "tools/benchmark.h"
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <memory>
 
+#include "core/safetensors.h"
 #include "ops/ops.h"
 
 namespace sinkgrad {
@@ -52,6 +56,18 @@ BenchCase product(const std::string& name, double n, double k, double m) {
   return c;
 }
 
+constexpr int64_t kHeadSize = 64, kHeads = 8;
+constexpr uint64_t kCotangentSeed = 99;
+
+struct AttentionTensors {
+  Tensor q, k, v;
+};
+AttentionTensors attention_tensors(int64_t matrices, int64_t n, Device device) {
+  const Shape shape{matrices / kHeads, n, kHeads * kHeadSize};
+  return {random_tensor(shape, 1, device), random_tensor(shape, 2, device), random_tensor(shape, 3, device)};
+}
+Var attend(Var q, Var k, Var v, int l) { return sinkhorn_attention(q, k, v, kHeads, 1 / std::sqrt(double{kHeadSize}), {.iterations = l}); }
+
 }  // namespace
 
 std::vector<BenchCase> op_cases() {
@@ -94,26 +110,23 @@ Work attention_work(double matrices, double n, double d, int l, bool backward, b
   return {8 * operands * operand_bytes + potentials, scores * d * (resident ? 10.0 : l + 9.0), scores * sweeps};
 }
 
-std::vector<BenchCase> attention_cases(bool small) {
+std::vector<BenchCase> attention_cases(bool small, DeviceKind kind) {
   std::vector<BenchCase> all;
   const auto& sizes = small ? kSmallSizes : kLargeSizes;
-  constexpr int64_t d = 64, heads = 8;
   for (const auto& [matrices, n] : sizes)
     for (const int l : {1, 3, 5, 21}) {
-      const bool resident = n <= 1024;
+      const bool resident = kind == DeviceKind::cpu || n <= 1024;
       const auto count = static_cast<double>(matrices), length = static_cast<double>(n);
       all.push_back({"attention",
                      cat("attention ", matrices, "x", n, " l=", l),
-                     attention_work(count, length, d, l, false, resident, 4),
-                     attention_work(count, length, d, l, true, resident, 4),
+                     attention_work(count, length, kHeadSize, l, false, resident, 4),
+                     attention_work(count, length, kHeadSize, l, true, resident, 4),
                      [=, matrices = matrices, n = n](Device device) -> std::function<Var(Tape&)> {
-                       const Shape shape{matrices / heads, n, heads * d};
-                       const Tensor q = random_tensor(shape, 1, device), k = random_tensor(shape, 2, device), v = random_tensor(shape, 3, device);
-                       return [=](Tape& tape) {
-                         return sinkhorn_attention(tape.variable(q), tape.variable(k), tape.variable(v), heads, 0.125, {.iterations = l});
+                       return [=, x = attention_tensors(matrices, n, device)](Tape& tape) {
+                         return attend(tape.variable(x.q), tape.variable(x.k), tape.variable(x.v), l);
                        };
                      },
-                     {{"matrices", count}, {"n", length}, {"d", d}, {"l", l}}});
+                     {{"matrices", count}, {"n", length}, {"d", kHeadSize}, {"l", l}}});
     }
   return all;
 }
@@ -142,15 +155,25 @@ std::string attention_floors(const DeviceRates& rates) {
   return text;
 }
 
-Timing measure(Device device, double seconds, const std::function<void()>& work) {
-  Backend& backend = device.backend();
+Timing Stopwatch::operator()(const std::function<void()>& work) const {
+  auto run = [&](const std::function<void()>& body) {
+    if (!processor_time) return device.backend().seconds(body);
+    auto now = [] {
+      timespec t;
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+      return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+    };
+    const double start = now();
+    body();
+    return now() - start;
+  };
   for (int i = 0; i < 3; ++i) work();
   // A sample long enough for the clock and for the launch of the first kernel not to count.
-  const double once = backend.seconds(work);
+  const double once = run(work);
   const int repeats = std::clamp(static_cast<int>(2e-3 / std::max(once, 1e-9)), 1, 1000);
   std::vector<double> samples;
   for (double spent = 0; samples.size() < 3 || (spent < seconds && samples.size() < 200);) {
-    const double t = backend.seconds([&] {
+    const double t = run([&] {
       for (int i = 0; i < repeats; ++i) work();
     });
     spent += t;
@@ -160,18 +183,19 @@ Timing measure(Device device, double seconds, const std::function<void()>& work)
   return {samples[samples.size() / 2], samples[samples.size() / 10], static_cast<int>(samples.size())};
 }
 
-BenchResult measure(const BenchCase& c, Device device, Precision precision, double seconds) {
+BenchResult measure(const BenchCase& c, const Stopwatch& time, Precision precision) {
+  const Device device = time.device;
   Tape tape(DType::f32, device);
   if (precision != Precision::full) tape.set_precision(precision);
   const auto step = c.prepare(device);
   BenchResult r;
   Tensor cotangent;
-  r.forward = measure(device, seconds, [&] {
+  r.forward = time([&] {
     tape.reset();
     const Var y = step(tape);
-    if (!cotangent) cotangent = random_tensor(y.shape(), 99, device);
+    if (!cotangent) cotangent = random_tensor(y.shape(), kCotangentSeed, device);
   });
-  r.both = measure(device, seconds, [&] {
+  r.both = time([&] {
     tape.reset();
     tape.backward(step(tape), cotangent);
     r.tape_bytes = tape.memory().active_bytes();
@@ -179,23 +203,48 @@ BenchResult measure(const BenchCase& c, Device device, Precision precision, doub
   return r;
 }
 
-Ceilings measure_ceilings(Device device, Precision precision, double seconds) {
+void write_values(const BenchCase& attention, Device device, Precision precision, const std::string& path) {
+  const std::map<std::string, double> p(attention.parameters.begin(), attention.parameters.end());
+  const AttentionTensors x = attention_tensors(static_cast<int64_t>(p.at("matrices")), static_cast<int64_t>(p.at("n")), device);
+  Tape tape(DType::f32, device);
+  if (precision != Precision::full) tape.set_precision(precision);
+  const Var q = tape.variable(x.q), k = tape.variable(x.k), v = tape.variable(x.v), out = attend(q, k, v, static_cast<int>(p.at("l")));
+  const Tensor d_out = random_tensor(out.shape(), kCotangentSeed, device);
+  tape.backward(out, d_out);
+  std::vector<NamedView> views{{"q", x.q.view()},        {"k", x.k.view()},    {"v", x.v.view()},    {"d_out", d_out.view()},
+                               {"out", tape.value(out)}, {"dq", tape.grad(q)}, {"dk", tape.grad(k)}, {"dv", tape.grad(v)}};
+  std::vector<Tensor> copies;
+  for (NamedView& named : views) {
+    copies.push_back(Tensor::of<float>(named.view.shape, [&] {
+      const std::vector<double> values = to_doubles(named.view, device);
+      return std::vector<float>(values.begin(), values.end());
+    }()));
+    named.view = copies.back().view();
+  }
+  write_safetensors(path, views);
+}
+
+double floor_seconds(const Work& work, const Ceilings& c) { return std::max(work.bytes / c.copy_bytes, work.flops / c.gemm_flops); }
+
+Ceilings measure_ceilings(const Stopwatch& time, Precision precision) {
+  const Device device = time.device;
   const bool gpu = device.kind() == DeviceKind::cuda;
   Ceilings c;
   {
     const Tensor from({(gpu ? 1024 : 64) << 18}, DType::f32, device), to(from.shape(), DType::f32, device);
-    const Timing t = measure(device, seconds, [&] { device.backend().copy(to.view().data, from.view().data, from.view().bytes()); });
+    const Timing t = time([&] { device.backend().copy(to.view().data, from.view().data, from.view().bytes()); });
     c.copy_bytes = 2 * static_cast<double>(from.view().bytes()) / t.median;
   }
-  const int64_t n = gpu ? 8192 : 1024;
-  const Tensor a = random_tensor({n, n}, 1, device), b = random_tensor({n, n}, 2, device);
-  Tape tape(DType::f32, device);
-  if (precision != Precision::full) tape.set_precision(precision);
-  const Timing t = measure(device, seconds, [&] {
-    tape.reset();
-    matmul(tape.leaf(a), tape.leaf(b));
-  });
-  c.gemm_flops = 2 * static_cast<double>(n * n * n) / t.median;
+  for (const int64_t n : gpu ? std::vector<int64_t>{8192} : std::vector<int64_t>{256, 512, 1024}) {
+    const Tensor a = random_tensor({n, n}, 1, device), b = random_tensor({n, n}, 2, device);
+    Tape tape(DType::f32, device);
+    if (precision != Precision::full) tape.set_precision(precision);
+    const Timing t = time([&] {
+      tape.reset();
+      matmul(tape.leaf(a), tape.leaf(b));
+    });
+    c.gemm_flops = std::max(c.gemm_flops, 2 * static_cast<double>(n * n * n) / t.median);
+  }
   return c;
 }
 

@@ -35,8 +35,9 @@ struct BenchResult {
 
 /// One entry per op family at sizes of real models.
 std::vector<BenchCase> op_cases();
-/// Fused attention: (batch*heads, n) of docs/gpu.md times half-steps 1, 3, 5, 21, head size 64.
-std::vector<BenchCase> attention_cases(bool small);
+/// Fused attention: (batch*heads, n) of docs/cpu.md or docs/gpu.md times half-steps 1, 3, 5, 21, head size 64. Work is that of the resident
+/// form on a CPU, which keeps the plan in main memory, and on a GPU where it fits on chip.
+std::vector<BenchCase> attention_cases(bool small, DeviceKind kind);
 
 /// The work of Sinkhorn attention with l half-steps on `matrices` n x n problems of head size d, operands of `operand_bytes`:
 /// resident (the plan stays on chip: one exponential per score) or in fused sweeps over recomputed scores ((l+1)/2 of them).
@@ -49,15 +50,26 @@ struct DeviceRates {
 };
 std::string attention_floors(const DeviceRates& rates);
 
-/// Times a case: at least three samples and `seconds` of running.
-BenchResult measure(const BenchCase& c, Device device, Precision precision, double seconds);
-Timing measure(Device device, double seconds, const std::function<void()>& work);
+/// Times work on a device: at least three samples and `seconds` of running.
+struct Stopwatch {
+  Device device;
+  double seconds;
+  bool processor_time = false;  ///< of the calling thread instead of the time that passes: for one thread on a busy machine
+  Timing operator()(const std::function<void()>& work) const;
+};
+BenchResult measure(const BenchCase& c, const Stopwatch& time, Precision precision);
 
 /// What the device reaches on plain jobs of its own.
 struct Ceilings {
   double copy_bytes = 0;  ///< bytes per second read and written by a copy larger than every cache
   double gemm_flops = 0;  ///< FLOP per second of a large square matrix product in the given precision
 };
-Ceilings measure_ceilings(Device device, Precision precision, double seconds);
+
+/// The least time for a piece of work, in seconds: its bytes or its FLOPs.
+double floor_seconds(const Work& work, const Ceilings& ceilings);
+
+/// Writes the inputs of an attention case, its cotangent, output and gradients as safetensors: q, k, v, d_out, out, dq, dk, dv.
+void write_values(const BenchCase& attention, Device device, Precision precision, const std::string& path);
+Ceilings measure_ceilings(const Stopwatch& time, Precision precision);
 
 }  // namespace sinkgrad

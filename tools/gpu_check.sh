@@ -19,7 +19,7 @@ pack() {
     ldd "$program" | awk '$3 ~ /^\// { print $3 }' | grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcu[^/]*|libnv[^/]*)\.so' || true
   done | sort -u | while read -r library; do cp -L "$library" "$pack/content/lib/"; done
   strip --strip-unneeded "$pack"/content/bin/* "$pack"/content/lib/*.so* 2>/dev/null || true
-  cp "$root/tools/reference/bench_torch.py" "$pack/content/"
+  cp "$root/tools/reference/bench_torch.py" "$root/tools/reference/torch_attention.py" "$pack/content/"
   mkdir -p "$pack/content/recipes" && cp "$root"/recipes/*.json "$pack/content/recipes/"
   git -C "$root" rev-parse HEAD >"$pack/content/commit" 2>/dev/null || echo unknown >"$pack/content/commit"
   tar -C "$pack" -czf "$pack/content.tar.gz" content && rm -rf "$pack/content"

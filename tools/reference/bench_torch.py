@@ -1,10 +1,5 @@
 #!/usr/bin/env python3
-"""Times PyTorch on the attention cases of `sinkgrad bench`, in its best formulations, and prints or writes JSON.
-
-  lean      log-domain Sinkhorn by alternating log-sum-exp (the fewest passes that eager mode allows)
-  norm      probability domain: softmax, then division by sums (fast, fails for large scores)
-  compiled  torch.compile of lean
-  sdpa_*    scaled_dot_product_attention backends, for one half-step (softmax)
+"""Times PyTorch on the attention cases of `sinkgrad bench`, in its best formulations (torch_attention.py), and prints or writes JSON.
 
 Times are medians of CUDA events (or of the clock on a CPU), forward, and forward with backward; memory is the peak above the inputs.
 """
@@ -15,24 +10,10 @@ import sys
 import time
 
 import torch
-import torch.nn.functional as F
+from torch_attention import lean, norm, sdpa_backends
 
 LARGE = [(512, 64), (256, 256), (64, 1024), (16, 4096), (8, 8192)]
 SMALL = [(256, 64), (256, 256), (64, 1024), (8, 4096)]
-
-
-def lean(q, k, v, half_steps):
-    s = torch.matmul(q, k.transpose(-1, -2)) * q.shape[-1] ** -0.5
-    for step in range(half_steps):
-        s = s - torch.logsumexp(s, -1 if step % 2 == 0 else -2, keepdim=True)
-    return torch.matmul(torch.exp(s), v)
-
-
-def norm(q, k, v, half_steps):
-    p = torch.softmax(torch.matmul(q, k.transpose(-1, -2)) * q.shape[-1] ** -0.5, -1)
-    for step in range(1, half_steps):
-        p = p / p.sum(-1 if step % 2 == 0 else -2, keepdim=True)
-    return torch.matmul(p, v)
 
 
 class Timer:
@@ -84,26 +65,14 @@ def measure(timer, function, tensors, cotangent):
     return {"forward": forward_seconds, "both": both_seconds, "peak_bytes": peak}
 
 
-def sdpa(backend):
-    def function(q, k, v):
-        with torch.nn.attention.sdpa_kernel(backend):
-            return F.scaled_dot_product_attention(q, k, v)
-
-    return function
-
-
 def formulations(half_steps, device, dtype):
     yield "lean", lambda q, k, v: lean(q, k, v, half_steps)
     yield "norm", lambda q, k, v: norm(q, k, v, half_steps)
     if half_steps > 1:
         yield "compiled", torch.compile(lambda q, k, v: lean(q, k, v, half_steps), dynamic=False)
         return
-    from torch.nn.attention import SDPBackend
-
     names = ["MATH", "EFFICIENT_ATTENTION"] + (["FLASH_ATTENTION", "CUDNN_ATTENTION"] if device == "cuda" and dtype != torch.float32 else [])
-    for name in names if device == "cuda" else ["MATH", "FLASH_ATTENTION"]:
-        if hasattr(SDPBackend, name):
-            yield "sdpa_" + name.lower(), sdpa(getattr(SDPBackend, name))
+    yield from sdpa_backends(names if device == "cuda" else ["MATH", "FLASH_ATTENTION"])
 
 
 def main():
