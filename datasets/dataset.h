@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/background.h"
 #include "core/rng.h"
 #include "core/tensor.h"
 
@@ -114,14 +115,15 @@ class DataSource {
   virtual std::unique_ptr<BatchPlan> plan(int64_t batch_size, Purpose purpose, uint64_t seed = 0, bool drop_last = false) const {
     return std::make_unique<BatchOrder>(size(), batch_size, purpose, seed, drop_last);
   }
-  /// Items `indices`, laid out in `memory`. `epoch` is that of training; without it (evaluation) nothing is augmented.
+  /// Items `indices`, laid out in `memory`; threads may call it at the same time, each with its own. `epoch` is that of training; without it
+  /// (evaluation) nothing is augmented.
   virtual Batch batch(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, BatchMemory& memory) const = 0;
 };
 
 /// Items of one shape, each with a class label.
 class Dataset : public DataSource {
  public:
-  /// Writes items `indices` to inputs (n, item_shape) and labels (n); see batch() for `epoch`.
+  /// Writes items `indices` to inputs (n, item_shape) and labels (n); see batch().
   virtual void load(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, float* inputs, int32_t* labels) const = 0;
   Batch batch(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, BatchMemory& memory) const override {
     Shape shape{static_cast<int64_t>(indices.size())};
@@ -136,32 +138,52 @@ class Dataset : public DataSource {
 /// Makes batches in the same memory again and again. The source must outlive the loader.
 class BatchLoader {
  public:
-  BatchLoader(const DataSource& source, int64_t batch_size, Purpose purpose, uint64_t seed = 0, bool drop_last = false)
-      : source_(&source), purpose_(purpose), plan_(source.plan(batch_size, purpose, seed, drop_last)) {}
+  /// `threads` of them load a batch ahead: one where the steps themselves need the CPU.
+  BatchLoader(const DataSource& source, int64_t batch_size, Purpose purpose, uint64_t seed = 0, bool drop_last = false, int threads = 1)
+      : source_(&source), purpose_(purpose), plan_(source.plan(batch_size, purpose, seed, drop_last)), worker_(threads) {}
   /// Batches per epoch.
   int64_t batches() const { return plan_->batches(); }
   int64_t classes() const { return source_->classes(); }
   /// Batch `position` (0 .. batches-1) of `epoch`; valid until another one is loaded.
   const Batch& load(uint64_t epoch, int64_t position) {
-    const bool ready = ready_ == std::pair(epoch, position);
-    ready_.reset();
-    if (!ready)
-      batch_ = source_->batch(plan_->indices(epoch, position), purpose_ == Purpose::training ? std::optional(epoch) : std::nullopt, memory_);
+    const bool ready = ahead_ == std::pair(epoch, position);
+    if (ahead_) ahead_.reset(), worker_.wait();
+    if (ready)  // where the batch before lay: the steps find each tensor at one address
+      batch_ = {copied(next_.inputs, memory_.inputs), copied(next_.labels, memory_.labels), copied(next_.context, memory_.context)};
+    else
+      batch_ = make(plan_->indices(epoch, position), epoch, memory_);
     return batch_;
   }
-  /// Loads a batch early, for the next call of load(): time to spend while a GPU works.
+  /// Makes a batch for a later call of load() on a thread of its own, and returns at once. The batch at hand stays valid.
   void prefetch(uint64_t epoch, int64_t position) {
-    load(epoch, position);
-    ready_ = std::pair(epoch, position);
+    if (ahead_) ahead_.reset(), worker_.wait();
+    const std::span<const uint32_t> indices = plan_->indices(epoch, position);
+    next_indices_.assign(indices.begin(), indices.end());
+    next_epoch_ = epoch;
+    ahead_ = std::pair(epoch, position);
+    worker_.start([this] { next_ = make(next_indices_, next_epoch_, next_memory_); });
   }
 
  private:
+  Batch make(std::span<const uint32_t> indices, uint64_t epoch, BatchMemory& memory) const {
+    return source_->batch(indices, purpose_ == Purpose::training ? std::optional(epoch) : std::nullopt, memory);
+  }
+  static Tensor copied(const Tensor& from, TensorMemory& memory) {
+    if (!from) return {};
+    Tensor to = memory(from.shape(), from.dtype());
+    to.copy_from(from);
+    return to;
+  }
+
   const DataSource* source_;
   Purpose purpose_;
   std::unique_ptr<BatchPlan> plan_;
-  std::optional<std::pair<uint64_t, int64_t>> ready_;  // epoch and position of the batch that was loaded early
-  BatchMemory memory_;
-  Batch batch_;
+  BatchMemory memory_, next_memory_;
+  Batch batch_, next_;
+  std::optional<std::pair<uint64_t, int64_t>> ahead_;  // epoch and position of the batch that the worker makes or has made
+  std::vector<uint32_t> next_indices_;                 // what the worker reads
+  uint64_t next_epoch_ = 0;
+  BackgroundWorker worker_;  // last: it ends before what its job reads
 };
 
 }  // namespace sinkgrad

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "core/parallel.h"
+
 namespace sinkgrad {
 namespace {
 
@@ -24,6 +26,9 @@ struct EvaluationMode {
   Tape& tape;
   bool training, recording;
 };
+
+/// While a GPU works, the CPU is free to load.
+int loader_threads(Device device) { return device == Device::cpu() ? 1 : threads(); }
 
 /// What the loss would refuse, told before the labels leave the host: a device finds it too late to name it.
 void check_labels(const Batch& batch, int64_t classes) {
@@ -64,7 +69,7 @@ Trainer::Trainer(Model& model, const DataSource& train, const TrainerOptions& op
       tape_(DType::f32, options.device),
       pack_(model, DType::f32, options.seed, options.device),
       optimizer_(pack_, options.optimizer),
-      loader_(train, options.batch_size, Purpose::training, options.seed),
+      loader_(train, options.batch_size, Purpose::training, options.seed, false, loader_threads(options.device)),
       step_(options.device),
       replay_(options.device) {
   tape_.set_precision(options.precision);
@@ -95,6 +100,7 @@ StepReport Trainer::step() {
   const auto epoch = static_cast<uint64_t>(state_.epoch);
   const Batch batch = loader_.load(epoch, state_.position);  // shares the loader's memory
   check_labels(batch, loader_.classes());
+  if (state_.position + 1 < loader_.batches()) loader_.prefetch(epoch, state_.position + 1);
   StepReport report{.lr = learning_rate(options_.schedule, state_.step, state_.epoch), .items = batch.size()};
   StepState start{.random_step = static_cast<uint64_t>(state_.step), .max_norm = options_.clip_norm};
   optimizer_.prepare(start, report.lr);
@@ -102,7 +108,6 @@ StepReport Trainer::step() {
   const TapeStep end{tape_};
   const auto run = [&] { return enqueue(batch, start); };
   replay_.run(std::ref(run));
-  if (state_.position + 1 < loader_.batches()) loader_.prefetch(epoch, state_.position + 1);  // while the device works
   const StepState done = step_.read();
   report.loss = done.loss;
   report.correct = done.correct;
@@ -156,12 +161,13 @@ void Trainer::resume(const Checkpoint& checkpoint) {
 
 Score evaluate(Tape& tape, Model& model, const DataSource& data, int64_t batch_size) {
   const EvaluationMode mode(tape);
-  BatchLoader loader(data, batch_size, Purpose::evaluation);
+  BatchLoader loader(data, batch_size, Purpose::evaluation, 0, false, loader_threads(tape.device()));
   Resident<StepState> sums(tape.device());  // a new one is zero
   int64_t items = 0;
   for (int64_t position = 0; position < loader.batches(); ++position) {
     const Batch& batch = loader.load(0, position);
     check_labels(batch, data.classes());
+    if (position + 1 < loader.batches()) loader.prefetch(0, position + 1);
     items += batch.size();
     const TapeStep end{tape};
     const Var logits = scores_of(model, tape, batch), labels = tape.leaf(batch.labels);

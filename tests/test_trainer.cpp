@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <mutex>
 
 #include "core/file.h"
 #include "core/parallel.h"
@@ -28,8 +29,11 @@ struct Blobs : Dataset {
   }
   std::string description() const override { return "blobs"; }
   void load(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, float* inputs, int32_t* labels) const override {
-    seen.insert(seen.end(), indices.begin(), indices.end());
-    seen_epoch = epoch;
+    {
+      const std::lock_guard lock(mutex);
+      seen.insert(seen.end(), indices.begin(), indices.end());
+      seen_epoch = epoch;
+    }
     for (size_t i = 0; i < indices.size(); ++i) {
       RandomStream random(indices[i], "blob", epoch.value_or(0));
       labels[i] = static_cast<int32_t>(indices[i] % 3);
@@ -41,6 +45,7 @@ struct Blobs : Dataset {
   int64_t items;
   double noise;
   uint32_t poisoned = UINT32_MAX;
+  mutable std::mutex mutex;  // a trainer loads ahead on another thread
   mutable std::vector<uint32_t> seen;
   mutable std::optional<uint64_t> seen_epoch;
 };
