@@ -111,6 +111,7 @@ void AtomicFile::write(const void* data, size_t bytes) {
     check(n >= 0, "writing");
     p += n;
     bytes -= static_cast<size_t>(n);
+    written_ += static_cast<uint64_t>(n);
   }
 }
 

@@ -21,6 +21,8 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   void write(const void* data, size_t bytes);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+  /// Bytes so far.
+  uint64_t written() const { return written_; }
   /// Puts the file in place, on disk when this returns. Nothing can be written afterwards.
   void commit();
 
@@ -28,6 +30,7 @@ class AtomicFile {
   void check(bool ok, const char* doing) const;
   std::filesystem::path path_, temporary_;
   int descriptor_ = -1;
+  uint64_t written_ = 0;
 };
 
 /// Writes a small file atomically.

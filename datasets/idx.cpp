@@ -164,4 +164,24 @@ std::vector<int64_t> ImageClassification::label_histogram() const {
   return counts;
 }
 
+DataDescription mnist_description() {
+  DataDescription d{.summary = "MNIST: 60,000 training and 10,000 test images of handwritten digits, 28 x 28 grey (LeCun and Cortes)",
+                    .layout = "mnist/{train,t10k}-images-idx3-ubyte and -labels-idx1-ubyte, each raw or .gz",
+                    .origin = "the MNIST set is needed (four idx files in one folder, http://yann.lecun.com/exdb/mnist or a mirror)"};
+  for (const auto& [name, checksum] : {std::pair("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+                                       std::pair("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
+                                       std::pair("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
+                                       std::pair("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c")})
+    d.files.push_back({.name = name, .url = cat("https://ossci-datasets.s3.amazonaws.com/mnist/", name), .hash = "md5", .checksum = checksum});
+  return d;
+}
+
+DataDescription fashion_mnist_description() {
+  return {.summary = "Fashion-MNIST: 60,000 training and 10,000 test images of clothes, 28 x 28 grey (Xiao et al. 2017)",
+          .layout = "{train,t10k}-images-idx3-ubyte and -labels-idx1-ubyte in one folder, each raw or .gz",
+          .origin =
+              "the Fashion-MNIST set is needed (four idx files in one folder; the Debian package dataset-fashion-mnist puts them in "
+              "/usr/share/datasets/fashion-mnist)"};
+}
+
 }  // namespace sinkgrad

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "datasets/dataset.h"
+#include "datasets/description.h"
 
 namespace sinkgrad {
 
@@ -53,5 +54,8 @@ class ImageClassification : public Dataset {
   IdxArray images_, labels_;  // u8 (N, rows, columns), u8 (N)
   int64_t size_ = 0;
 };
+
+DataDescription mnist_description();
+DataDescription fashion_mnist_description();
 
 }  // namespace sinkgrad

@@ -177,4 +177,14 @@ DataSplits make_imdb(const nlohmann::json& options) {
   return {part("train", train, options["limit_train"]), part("test", test, options["limit_test"])};
 }
 
+DataDescription imdb_description() {
+  return {.summary = "imdb: the Large Movie Review Dataset, 25,000 training and 25,000 test reviews, half of them positive (Maas et al. 2011)",
+          .layout = "aclImdb/{train,test}/{neg,pos}/ID_RATING.txt, or the archive as it is published",
+          .origin = "https://ai.stanford.edu/~amaas/data/sentiment; cite Maas et al., ACL 2011",
+          .files = {{.name = "aclImdb_v1.tar.gz",
+                     .url = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+                     .hash = "md5",
+                     .checksum = "7c2ac02c03563afcf9b574c7e56c153a"}}};
+}
+
 }  // namespace sinkgrad

@@ -22,5 +22,6 @@ std::vector<Review> read_reviews(const std::filesystem::path& path);
 
 /// Options of data set "imdb", see datasets/registry.h.
 DataSplits make_imdb(const nlohmann::json& options);
+DataDescription imdb_description();
 
 }  // namespace sinkgrad

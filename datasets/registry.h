@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "datasets/dataset.h"
+#include "datasets/description.h"
 
 namespace sinkgrad {
 
@@ -16,27 +17,18 @@ struct DataSplits {
   std::unique_ptr<DataSource> train, test;
 };
 
-/// What a model must know of the data.
-struct ItemSpec {
-  Shape shape = {1, 28, 28};
-  int64_t classes = 10;
-};
-
 /// The names that make_dataset knows.
 std::vector<std::string> dataset_names();
 
 /// All options of a dataset with their default values (a JSON object).
 nlohmann::json dataset_defaults(const std::string& name);
 
-/// The items of a data set that need not be on this machine, for a model summary.
-ItemSpec dataset_items(const std::string& name, const nlohmann::json& options);
-
 /// Where a relative path in the options lies: in the folder that SINKGRAD_DATA names, otherwise in ./data.
 std::filesystem::path data_folder(const std::string& folder);
 
-/// Builds dataset `name`; `options` overrides some of its defaults. A value must have the type of its default. Options:
-/// - mnist, fashion-mnist: folder (relative ones lie in $SINKGRAD_DATA, or in ./data), mean and std of pixels in 0..1,
-///   limit_train and limit_test (only the first items; 0 = all).
+/// Builds dataset `name`; `options` overrides some of its defaults. A value must have the type of its default. Folders that are relative lie
+/// in $SINKGRAD_DATA, or in ./data. Options:
+/// - mnist, fashion-mnist: folder, mean and std of pixels in 0..1, limit_train and limit_test (only the first items; 0 = all).
 /// - imdb: folder (aclImdb, what holds it, or its archive), tokenizer (a sentencepiece .model; empty: one is trained on the training reviews),
 ///   vocabulary (pieces of that one), max_length (tokens; the rest of a review is cut), split (official, or random: 4/5 of all reviews for
 ///   training, drawn by the seed, as the authors do), batches (bucketed by length, shuffled, or fixed: always max_length long), limit_train
@@ -50,6 +42,25 @@ std::filesystem::path data_folder(const std::string& folder);
 /// - opinions: train and test (numbers of texts), seed.
 /// - shapes: points per cloud, train and test (numbers of clouds), noise (on surfaces about 2 across), pose (any, upright or fixed),
 ///   augment (new clouds each epoch), seed.
+/// - modelnet40 (meshes or ModelNet40_cloud.h5), modelnet40-2048, labeleddb: folder, cache (a folder for the cache file; empty: beside the
+///   data), points per item, normalise (none, standardise or unit_sphere), augment (none, rotate_scale or dropout_scale_shift), seed; for
+///   meshes sampled (points drawn on each); modelnet40: skip_glued; labeleddb: test_per_class, drop_duplicates. See point_clouds.h.
+/// - cats-dogs: folder, cache, size in pixels, test_share, split (random or by_number), augment, augment_test, on_broken (refuse or skip),
+///   on_grey and on_cmyk (convert, skip or refuse), seed. See image_folder.h.
+/// - digits, silhouettes: train and test (numbers of images), augment (new images each epoch), seed; silhouettes: size in pixels.
 DataSplits make_dataset(const std::string& name, const nlohmann::json& options);
+
+/// What one item is: its shape, and the number of classes.
+struct ItemSpec {
+  Shape shape;
+  int64_t classes = 0;
+};
+/// The items that make_dataset would give, told without the data: the classes are those of the set as published.
+ItemSpec dataset_item(const std::string& name, const nlohmann::json& options);
+
+/// What there is to say about a data set for people who want to get it.
+DataDescription dataset_description(const std::string& name);
+/// Where make_dataset looks for its files; empty for a data set that is made up.
+std::filesystem::path dataset_folder(const std::string& name, const nlohmann::json& options);
 
 }  // namespace sinkgrad

@@ -193,4 +193,14 @@ ParallelText translation_test(const std::string& data_set, const nlohmann::json&
   return read_parallel(data_folder(all["folder"]), all["test"], all["source"], all["target"]);
 }
 
+DataDescription translation_description() {
+  return {.summary = "translation: parallel text, for example IWSLT'14 German-English or Multi30k",
+          .layout =
+              "PREFIX.LANGUAGE or PREFIX.LANGUAGE.gz for each of the options train, valid and test and both languages\n"
+              "one sentence per line, the same number of lines in both languages; raw, or tokenised and cut into parts \"@@ \"",
+          .origin =
+              "IWSLT'14: https://wit3.fbk.eu/archive/2014-01/texts/de/en/de-en.tgz, prepared by fairseq's prepare-iwslt14.sh\n"
+              "Multi30k: https://github.com/multi30k/dataset, data/task1/raw"};
+}
+
 }  // namespace sinkgrad

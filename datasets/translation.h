@@ -62,6 +62,7 @@ ParallelText read_parallel(const std::filesystem::path& folder, const std::strin
 DataSplits make_translation(const nlohmann::json& options);
 DataSplits make_number_words(const nlohmann::json& options);
 ItemSpec translation_items(const nlohmann::json& options);
+DataDescription translation_description();
 /// The sentences that the finished model is scored on; InputError for a data set that holds no translations.
 ParallelText translation_test(const std::string& data_set, const nlohmann::json& options);
 

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "core/names.h"
+#include "models/point_cloud_transformer.h"
 #include "models/set_transformer.h"
 #include "models/text_encoder.h"
 #include "models/translator.h"
@@ -100,6 +101,17 @@ std::unique_ptr<Model> make_translator(const Config& c, const Shape& item, int64
                                                         .sinkhorn = sinkhorn_options(c)});
 }
 
+std::unique_ptr<Model> make_point_cloud_transformer(const Config& c, const Shape& item, int64_t classes) {
+  require<InputError>(item.rank() == 2 && item[1] == 3, "model: point_cloud_transformer reads clouds (points, 3), got items ", item);
+  require<InputError>(item[0] >= c["centres"], "model: point_cloud_transformer needs clouds of at least ", c["centres"],
+                      " points (its option 'centres'), got items ", item);
+  require<InputError>(c["dropout"] < 1.0, "model: dropout must be less than 1, got ", c["dropout"]);
+  PointCloudTransformerOptions options{
+      .classes = classes, .width = c["width"], .centres = c["centres"], .neighbours = c["neighbours"], .dropout = c["dropout"]};
+  if (c["iterations"] > 1 || !c["double_normalisation"].get<bool>()) options.sinkhorn = sinkhorn_options(c);
+  return std::make_unique<PointCloudTransformer>(options);
+}
+
 const std::map<std::string, Entry>& table() {
   static const std::map<std::string, Entry> entries = {
       {"vit",
@@ -111,6 +123,10 @@ const std::map<std::string, Entry>& table() {
         [](const Config& c, const Shape& item, int64_t classes) {
           return make_vit(c, item, classes, c["unused_mlp"].get<bool>() ? MlpUse::unused : MlpUse::none);
         }}},
+      // double_normalisation: at one half-step, divide the columns of softmax by their sums, as upstream does; more half-steps are Sinkhorn's.
+      {"point_cloud_transformer",
+       {with_sinkhorn_defaults({{"width", 64}, {"centres", 512}, {"neighbours", 32}, {"dropout", 0.5}, {"double_normalisation", true}}),
+        make_point_cloud_transformer}},
       {"set_transformer",
        {with_sinkhorn_defaults({{"dim", 256},
                                 {"heads", 4},

@@ -92,16 +92,22 @@ void run_optimizer(const Fixture& f, Comparison& c) {
 void run_sampling(const Fixture& f, Comparison& c) {
   const Tensor &xyz = f.at("in/xyz"), &features = f.at("in/features");
   const int64_t batch = xyz.shape()[0], n = xyz.shape()[1], k = static_cast<int64_t>(f.number("k", 1)), channels = 2 * features.shape()[2];
-  const Tensor chosen = farthest_points(xyz.view(), static_cast<int64_t>(f.number("npoint", 1)));
-  const Tensor centre_rows = flat_rows(chosen.view(), n);
+  const Tensor chosen({batch, static_cast<int64_t>(f.number("npoint", 1))}, DType::i32);
+  farthest_points(xyz.view(), chosen.view());
+  const Tensor centre_rows = chosen.clone();
+  make_flat_rows(centre_rows.view(), n);
   Tape tape;
-  const Var centres = gather_rows(tape.reshape(tape.leaf(xyz), {batch * n, 3}), tape.leaf(centre_rows));  // (B S, 3)
+  const auto flat = [&](const Tensor& rows) { return tape.reshape(tape.leaf(rows), {rows.count()}); };
+  const Var centres = gather_rows(tape.reshape(tape.leaf(xyz), {batch * n, 3}), flat(centre_rows));  // (B S, 3)
   c.output("fps_index", chosen.view());
   c.output("new_xyz", tape.value(centres));
 
-  const Tensor neighbours = nearest_points(xyz.view(), tape.value(centres).reshaped({batch, chosen.shape()[1], 3}), k);
-  const Tensor neighbour_rows = flat_rows(neighbours.view(), n);
-  const std::vector<double> grouped = to_doubles(tape.value(group_features(tape.leaf(features), tape.leaf(centre_rows), tape.leaf(neighbour_rows))));
+  const Tensor neighbours({batch, chosen.shape()[1], k}, DType::i32);
+  nearest_points(xyz.view(), tape.value(centres).reshaped({batch, chosen.shape()[1], 3}), neighbours.view());
+  make_flat_rows(neighbours.view(), n);
+  const std::vector<double> grouped = to_doubles(tape.value(group_features(tape.leaf(features), flat(centre_rows), flat(neighbours))));
+  SampleAndGroup sample_and_group(chosen.shape()[1], k);
+  require(to_doubles(tape.value(sample_and_group(xyz.view(), tape.leaf(features)))) == grouped, "SampleAndGroup must do these steps");
   std::vector<std::vector<double>> rows;
   for (auto row = grouped.begin(); row != grouped.end(); row += channels) rows.emplace_back(row, row + channels);
   for (auto group = rows.begin(); group != rows.end(); group += k) std::sort(group, group + k);

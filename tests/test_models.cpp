@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "datasets/tokens.h"
-#include "models/point_cloud.h"
+#include "models/point_cloud_transformer.h"
 #include "models/registry.h"
 #include "models/set_transformer.h"
 #include "models/text_encoder.h"
@@ -54,7 +54,8 @@ TEST_CASE("parameters carry the authors' names") {
 }
 
 TEST_CASE("models by name: defaults, overrides and mistakes") {
-  CHECK(model_names() == std::vector<std::string>{"set_transformer", "text_encoder", "translator", "vit", "vit_attention_only"});
+  CHECK(model_names() ==
+        std::vector<std::string>{"point_cloud_transformer", "set_transformer", "text_encoder", "translator", "vit", "vit_attention_only"});
   CHECK(default_model_config("vit")["heads"] == 8);
   CHECK(default_model_config("vit").begin().key() == "name");
   const auto config = complete_model_config({{"name", "set_transformer"}, {"tolerance", 1}, {"iterations", 21}});
@@ -241,11 +242,85 @@ TEST_CASE("the released text encoder: probabilities as scores, noise as position
 
 TEST_CASE("sampling of points: farthest first, points at the origin never, nearest neighbours by distance") {
   const Tensor points = Tensor::of<float>({1, 5, 3}, {1, 0, 0, 2, 0, 0, 4, 0, 0, 0.01f, 0, 0, 1.5f, 0, 0});
-  CHECK(to_doubles(farthest_points(points.view(), 4).view()) == std::vector<double>{0, 2, 1, 4});
+  const auto farthest = [&](int64_t count) {
+    const Tensor chosen({1, count}, DType::i32);
+    farthest_points(points.view(), chosen.view());
+    return to_doubles(chosen.view());
+  };
+  CHECK(farthest(4) == std::vector<double>{0, 2, 1, 4});
   const Tensor centres = Tensor::of<float>({1, 1, 3}, {1.9f, 0, 0});
-  CHECK(to_doubles(nearest_points(points.view(), centres.view(), 3).view()) == std::vector<double>{1, 4, 0});
-  CHECK_THROWS_WITH(farthest_points(points.view(), 6), Catch::Contains("(1,5,3)"));
-  CHECK_THROWS_AS(nearest_points(points.view(), centres.view(), 6), ShapeError);
-  const Tensor rows = flat_rows(Tensor::of<int32_t>({2, 1, 2}, {0, 3, 1, 2}).view(), 5);
+  const auto nearest = [&](int64_t k) {
+    const Tensor found({1, 1, k}, DType::i32);
+    nearest_points(points.view(), centres.view(), found.view());
+    return to_doubles(found.view());
+  };
+  CHECK(nearest(3) == std::vector<double>{1, 4, 0});
+  CHECK_THROWS_WITH(farthest(6), Catch::Contains("(1,5,3)"));
+  CHECK_THROWS_AS(nearest(6), ShapeError);
+  const Tensor rows = Tensor::of<int32_t>({2, 1, 2}, {0, 3, 1, 2});
+  make_flat_rows(rows.view(), 5);
   CHECK(to_doubles(rows.view()) == std::vector<double>{0, 3, 6, 7});
+}
+
+TEST_CASE("the PCT: names, attention by option, gradient, and clouds too small for it") {
+  PointCloudTransformer upstream({});
+  CHECK(upstream.parameter_count() == 2'876'136);
+  for (const char* name : {"conv1.weight", "bn2.bias", "gather_local_0.conv1.weight", "gather_local_1.bn2.weight", "pt_last.sa4.q_conv.weight",
+                           "pt_last.sa1.after_norm.bias", "conv_fuse.0.weight", "conv_fuse.1.weight", "bn6.weight", "linear2.bias", "linear3.weight"})
+    CHECK_NOTHROW(upstream.find_parameter(name));
+  CHECK_THROWS(upstream.find_parameter("linear1.bias"));
+  CHECK(upstream.attentions().empty());
+
+  const json small = {{"name", "point_cloud_transformer"}, {"width", 4}, {"centres", 8}, {"neighbours", 3}, {"dropout", 0}};
+  const auto make = [&](const json& changes) {
+    json config = small;
+    config.update(changes);
+    return make_model(config, {12, 3}, 5);
+  };
+  const Tensor points = random_tensor({3, 12, 3}, "points", DType::f64);
+  for (const json& changes : {json{{"iterations", 1}}, json{{"iterations", 3}}, json{{"iterations", 1}, {"double_normalisation", false}}}) {
+    const auto model = make(changes);
+    CHECK(model->attentions().size() == (changes["iterations"] == 3 || changes.contains("double_normalisation") ? 4 : 0));
+    CHECK(gradient_error(*model, [&](Tape& tape) { return model->scores(tape.leaf(points), {}); }) < 1e-6);
+  }
+  CHECK(make({{"iterations", 21}})->attentions()[3]->sinkhorn.iterations == 21);
+
+  // The fused features are the four attentions and the second level's own: each of the five moves the output.
+  {
+    const auto model = make(json::object());
+    ParameterPack pack(*model, DType::f32, 1);
+    Tape tape;
+    const Var logits = model->scores(tape.leaf(random_tensor({3, 12, 3}, "points")), {});
+    tape.backward(logits, random_tensor({3, 5}, "cotangent"));
+    const View gradient = model->find_parameter("conv_fuse.0.weight").grad;  // (64, 5 16)
+    for (int64_t block = 0; block < 5; ++block) {
+      double sum = 0;
+      for (int64_t i = 0; i < gradient.shape.count(); ++i)
+        if (i % 80 / 16 == block) sum += std::abs(gradient.as<float>()[i]);
+      CHECK(sum > 0);
+    }
+  }
+
+  // A larger batch in between changes nothing for a smaller one.
+  const auto model = make({{"iterations", 3}});
+  ParameterPack pack(*model, DType::f32, 1);
+  Tape tape;
+  tape.set_training(false);
+  const Tensor clouds = random_tensor({6, 12, 3}, "clouds");
+  const auto logits = [&](int64_t count) {
+    const std::vector<double> y = to_doubles(tape.value(model->scores(tape.leaf(clouds.rows(0, count)), {})));
+    tape.reset();
+    return y;
+  };
+  const auto before = logits(2);
+  CHECK(before.size() == 10);
+  const auto all = logits(6);
+  CHECK(before == logits(2));
+  for (size_t i = 0; i < before.size(); ++i) CHECK(all[i] == Approx(before[i]).margin(1e-5));
+
+  using Catch::Contains;
+  CHECK_THROWS_WITH(make({{"centres", 13}}), Contains("at least 13 points") && Contains("(12,3)"));
+  CHECK_THROWS_WITH(make({{"neighbours", 5}}), Contains("half of the centres"));
+  CHECK_THROWS_WITH(make_model(small, {12, 4}, 2), Contains("(12,4)"));
+  CHECK_THROWS_WITH(make_model(small, {1, 28, 28}, 2), Contains("(1,28,28)"));
 }

@@ -11,6 +11,7 @@ namespace sinkgrad {
 void add_adapt(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_bleu(CLI::App& app);
+void add_data(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_gradcheck(CLI::App& app);
 void add_info(CLI::App& app);

@@ -13,6 +13,12 @@ auto naming(const Recipe& recipe, Body body) {
     throw InputError(cat(recipe.name, ": ", error.what()));
   }
 }
+
+nlohmann::json data_options(const Recipe& recipe) {
+  nlohmann::json options = recipe.data;
+  options.erase("name");
+  return options;
+}
 }  // namespace
 
 void complete(Recipe& recipe) {
@@ -29,9 +35,11 @@ std::unique_ptr<Model> open_model(const Recipe& recipe, const Shape& item, int64
 }
 
 DataSplits open_data(const Recipe& recipe) {
-  nlohmann::json options = recipe.data;
-  options.erase("name");
-  return naming(recipe, [&] { return make_dataset(recipe.data.at("name"), options); });
+  return naming(recipe, [&] { return make_dataset(recipe.data.at("name"), data_options(recipe)); });
+}
+
+ItemSpec data_item(const Recipe& recipe) {
+  return naming(recipe, [&] { return dataset_item(recipe.data.at("name"), data_options(recipe)); });
 }
 
 TrainerOptions trainer_options(const Recipe& recipe, Device device) {

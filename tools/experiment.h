@@ -18,6 +18,9 @@ std::unique_ptr<Model> open_model(const Recipe& recipe, const Shape& item, int64
 /// The data sets of a recipe; an InputError names the recipe.
 DataSplits open_data(const Recipe& recipe);
 
+/// The items that open_data would give, without the data.
+ItemSpec data_item(const Recipe& recipe);
+
 /// How a recipe is trained on a device.
 TrainerOptions trainer_options(const Recipe& recipe, Device device);
 

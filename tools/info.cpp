@@ -15,6 +15,7 @@ namespace {
 
 struct InfoCommand {
   std::string subject, device = "auto";
+  std::vector<std::string> settings;
 };
 
 void print_names(const char* title, const std::vector<std::string>& names) {
@@ -90,7 +91,7 @@ void describe(const Recipe& recipe, bool with_training) {
   } catch (const IoError& error) {  // a summary needs no data
     missing = error.what();
   }
-  const ItemSpec item = data ? ItemSpec{data->train->item_shape(), data->train->classes()} : dataset_items(recipe.data.at("name"), recipe.data);
+  const ItemSpec item = data ? ItemSpec{data->train->item_shape(), data->train->classes()} : data_item(recipe);
   print_model(recipe, *open_model(recipe, item.shape, item.classes));
   if (data)
     print_data(*data);
@@ -115,7 +116,7 @@ void info(const InfoCommand& command) {
     fmt::print("\n\n");
     describe(recipe_of(checkpoint), false);
   } else {
-    Recipe recipe = load_recipe(command.subject);
+    Recipe recipe = load_recipe(command.subject, command.settings);
     complete(recipe);
     fmt::print("recipe {}\n  {}\n\n", recipe.name, recipe.description);
     describe(recipe, true);
@@ -129,6 +130,9 @@ void add_info(CLI::App& app) {
   CLI::App* command = app.add_subcommand("info", "Describe a recipe or checkpoint: layers, parameters, data");
   command->footer("Example: sinkgrad info mnist_patch_small");
   command->add_option("subject", options->subject, "a recipe, or a checkpoint NAME.safetensors [list what there is]");
+  command->add_option("--set", options->settings, "KEY=VALUE, changes one setting of the recipe; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
   add_device_option(*command, options->device, "describe this device only");
   command->callback([options] { info(*options); });
 }

@@ -72,6 +72,7 @@ int run(int argc, char** argv) {
   add_eval(app);
   add_study(app);
   add_info(app);
+  add_data(app);
   add_gradcheck(app);
   add_plot(app);
   add_bench(app);

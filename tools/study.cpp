@@ -166,6 +166,7 @@ void show_attention(HtmlPage& page, const Cell& cell) {
                            .values = pixels,
                            .size = 270})});
   }
+  if (model->attentions().empty()) return;
   AttentionHeads& attention = *model->attentions().front();
   std::vector<std::string> charts;
   for (int half_steps : {1, static_cast<int>(cell.half_steps)}) charts.push_back(plan_chart(attention, half_steps, tape, *model, one.inputs));

@@ -40,7 +40,7 @@ void watch_signals() {
 
 /// Everything that changes the updates must be as it was; a longer run, another data folder or other ways to look at it may differ.
 void require_same_recipe(const Checkpoint& checkpoint, const Json& recipe) {
-  std::set<std::string> free = {"/name", "/description", "/eval_batch_size", "/checkpoint_every", "/data/folder"};
+  std::set<std::string> free = {"/name", "/description", "/eval_batch_size", "/checkpoint_every", "/data/folder", "/data/cache"};
   if (recipe["schedule"]["name"] != "cosine") free.insert("/epochs");
   const nlohmann::json saved = nlohmann::json(checkpoint.recipe).flatten(), now = nlohmann::json(recipe).flatten();
   nlohmann::json keys = saved;
