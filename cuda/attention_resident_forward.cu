@@ -131,6 +131,8 @@ struct ForwardMatrix {
         ++step;
       }
       a_max = largest = row_error = 0;
+      // A block decides alone whether it builds its rows once more, from column potentials that the first one has written.
+      if (call.shape.blocks > 1 && last > 1 && !final_anchor) cluster_sync();
       multiply_values(last);
       if (last % 2 == 0 || last == 1 || final_anchor) break;
       T a_all = a_max, unused = 0;

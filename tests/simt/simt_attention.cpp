@@ -237,6 +237,13 @@ TEST_CASE("scores that leave the range of the scalings") {
   }
 }
 
+TEST_CASE("a block of a cluster that alone builds its rows again") {
+  Setting s = kSingle;
+  s.variant = AttentionVariant::cluster;
+  for (const double shift : {68.0, 69.0})
+    check({.n = 40, .m = 36, .d = 8, .e = 8, .options = {.iterations = 3}, .family = Family::shifted_column, .size = shift}, s);
+}
+
 TEST_CASE("blocks that take several stripes, and matrices that stop early") {
   Setting s = kSingle;
   s.variant = AttentionVariant::streaming;
