@@ -9,7 +9,11 @@ class Pass {
  public:
   Pass(Recorder& recorder, Recorder::Mode mode, int slot) : recorder_(&recorder) { recorder.begin(mode, slot); }
   ~Pass() {
-    if (recorder_) recorder_->end();
+    if (!recorder_) return;
+    try {
+      recorder_->end();
+    } catch (const Error&) {  // the step's own error is on its way
+    }
   }
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;

@@ -7,9 +7,11 @@
 #endif
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <map>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -20,8 +22,9 @@ namespace sinkgrad::cuda {
 namespace {
 
 constexpr size_t kAlignment = 256;
+constexpr size_t kLargestGrowth = size_t{1} << 30;     // beyond what is asked for
 constexpr size_t kSmallestScratch = size_t{64} << 20;  // the libraries' workspace and a little
-constexpr size_t kSharedWithoutAsking = 48 << 10;
+constexpr size_t kSharedWithoutAsking = 24 << 10;      // 48 KiB less what kernels take statically
 constexpr int kPortableCluster = 8, kLargestCluster = 16;
 
 Context* g_context = nullptr;
@@ -38,6 +41,18 @@ int attribute(cudaDeviceAttr which, int index) {
   int value = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&value, which, index));
   return value;
+}
+
+/// The newest architecture of this build that the device can run: what its kernels were compiled for, also where they come from PTX.
+int compiled_for(int device) {
+  int newest = 0;
+  const std::string_view names = SINKGRAD_CUDA_ARCHITECTURES;  // "sm_80, compute_90"
+  for (size_t at = names.find('_'); at != std::string_view::npos; at = names.find('_', at + 1)) {
+    int number = 0;
+    std::from_chars(names.data() + at + 1, names.data() + names.size(), number);
+    if (number <= device) newest = std::max(newest, number);
+  }
+  return newest > 0 ? newest : device;
 }
 
 }  // namespace
@@ -73,7 +88,7 @@ Context::Context(int index) : members_(std::make_unique<Members>()) {
   use_in_this_thread();
   m.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, index);
   m.shared_limit = static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
-  m.architecture = 10 * attribute(cudaDevAttrComputeCapabilityMajor, index) + attribute(cudaDevAttrComputeCapabilityMinor, index);
+  m.architecture = compiled_for(10 * attribute(cudaDevAttrComputeCapabilityMajor, index) + attribute(cudaDevAttrComputeCapabilityMinor, index));
   const char* synchronous = std::getenv("SINKGRAD_CUDA_SYNCHRONOUS");
   m.synchronous = synchronous && *synchronous && *synchronous != '0';
   CUDA_CHECK(cudaStreamCreateWithFlags(&m.stream, cudaStreamNonBlocking));
@@ -100,7 +115,9 @@ Context& context() {
 
 void Context::use_in_this_thread() {
   thread_local int index = 0;  // CUDA's own default
-  if (index != members_->index) CUDA_CHECK(cudaSetDevice(index = members_->index));
+  if (index == members_->index) return;
+  CUDA_CHECK(cudaSetDevice(members_->index));
+  index = members_->index;
 }
 
 CUstream_st* Context::stream() const { return members_->stream; }
@@ -215,7 +232,7 @@ void* Context::take_scratch(size_t bytes) {
     if (m.scratch_offset + bytes <= m.scratch[m.scratch_block].bytes) break;
   if (m.scratch_block == m.scratch.size()) {
     size_t size = std::max(bytes, kSmallestScratch);
-    if (!m.scratch.empty()) size = std::max(size, m.scratch.back().bytes);
+    if (!m.scratch.empty()) size = std::max(size, std::min(m.scratch.back().bytes, kLargestGrowth));
     m.scratch.push_back({static_cast<char*>(allocate(size)), size});
     m.scratch_offset = 0;
   }

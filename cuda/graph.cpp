@@ -26,9 +26,9 @@ GraphRecorder::~GraphRecorder() {
 void GraphRecorder::begin(Mode mode, int slot) {
   mode_ = mode;
   slot_ = slot;
+  if (mode == Mode::record) CUDA_CHECK(cudaStreamBeginCapture(context().stream(), cudaStreamCaptureModeRelaxed));
   uploads_->begin_step(slot);
   if (mode == Mode::suppress) context().suppress_launches(true);
-  if (mode == Mode::record) CUDA_CHECK(cudaStreamBeginCapture(context().stream(), cudaStreamCaptureModeRelaxed));
 }
 
 bool GraphRecorder::end() {

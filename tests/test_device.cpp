@@ -64,7 +64,21 @@ TEST_CASE("fault 86: kernels for another GPU are told with both architectures") 
 }
 
 TEST_CASE("a build without CUDA says so") {
-  if (!Device::built_with_cuda()) CHECK(reason() == "cuda: this sinkgrad was built without CUDA");
+  if (!Device::built_with_cuda()) CHECK_THAT(reason(), StartsWith("cuda: this sinkgrad was built without CUDA, there is no "));
+}
+
+TEST_CASE("a CUDA library that was cut short is named, and the CPU works") {
+  std::string folder = (fs::temp_directory_path() / "device-XXXXXX").string();
+  REQUIRE(::mkdtemp(folder.data()));
+  const fs::path library = fs::path(SINKGRAD_PROGRAM).parent_path().parent_path() / "libsinkgrad.so";
+  fs::copy_file(library, folder + "/libsinkgrad.so");
+  write_file(folder + "/libsinkgrad_cuda.so", read_file(library, uint64_t{1} << 30).substr(0, 10'000));
+  const std::string setting = "LD_LIBRARY_PATH=" + folder;
+  const Result refused = run("gradcheck --op neg --device cuda", setting), plain = run("gradcheck --op neg", setting);
+  CHECK(refused.code == 3);
+  CHECK_THAT(refused.err, Contains("libsinkgrad_cuda.so is not a whole library"));
+  CHECK(plain.code == 0);
+  fs::remove_all(folder);
 }
 
 TEST_CASE("fault 87: --device cuda exits with 3 and the sentence, --device auto goes on with one note") {
