@@ -22,11 +22,11 @@ pack() {
   cp "$root/tools/reference/bench_torch.py" "$root/tools/reference/torch_attention.py" "$pack/content/"
   mkdir -p "$pack/content/recipes" && cp "$root"/recipes/*.json "$pack/content/recipes/"
   git -C "$root" rev-parse HEAD >"$pack/content/commit" 2>/dev/null || echo unknown >"$pack/content/commit"
-  tar -C "$pack" -czf "$pack/content.tar.gz" content && rm -rf "$pack/content"
+  tar -C "$pack" -cJf "$pack/content.tar.xz" content && rm -rf "$pack/content"
   cp "$0" "$pack/gpu_check.sh"
   local mib
-  mib=$(($(stat -c %s "$pack/content.tar.gz") / 1048576))
-  echo "gpu_check: packed $mib MiB into $pack/content.tar.gz"
+  mib=$(($(stat -c %s "$pack/content.tar.xz") / 1048576))
+  echo "gpu_check: packed $mib MiB into $pack/content.tar.xz"
   [ "$mib" -le 50 ] || { echo "gpu_check: more than 50 MiB, got $mib" >&2; return 1; }
 }
 
@@ -39,7 +39,7 @@ part() {
   echo "gpu_check: $name: exit code $code, $(($(date +%s) - start)) s" >&2
   tail -n 3 "$output/$name.log" | sed 's/^/  /' >&2
   local lines
-  lines=$(tail -n 20 "$output/$name.log" | tr -d '\000-\010\013\014\016-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/\t/ /g' | awk '{ printf "%s\"%s\"", sep, $0; sep = ", " }')
+  lines=$(tail -n 20 "$output/$name.log" | tr -cd '\11\12\40-\176' | sed 's/\\/\\\\/g; s/"/\\"/g; s/\t/ /g' | awk '{ printf "%s\"%s\"", sep, $0; sep = ", " }')
   printf '%s"%s": {"exit_code": %d, "seconds": %d, "log": [%s]}' "$separator" "$name" "$code" "$(($(date +%s) - start))" "$lines" >>"$json"
   separator=$',\n  '
 }
@@ -47,13 +47,14 @@ part() {
 run() {
   output=${1:-.}
   mkdir -p "$output"
-  local work json separator=''
+  local json separator=''
+  local archive
+  archive=$(dirname "$0")/content.tar.xz
+  [ -f "$archive" ] || archive=$pack/content.tar.xz
+  [ -f "$archive" ] || { echo "gpu_check: nothing is packed; run tools/gpu_check.sh pack where nvcc is" >&2; return 2; }
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  local archive=$root/content.tar.gz
-  [ -f "$archive" ] || archive=$pack/content.tar.gz
-  [ -f "$archive" ] || { echo "gpu_check: nothing is packed; run tools/gpu_check.sh pack where nvcc is" >&2; return 2; }
-  tar -C "$work" -xzf "$archive"
+  tar -C "$work" -xJf "$archive" 2>/dev/null || python3 -m tarfile -e "$archive" "$work"
   local here=$work/content
   # The toolkit's libraries, or those that came with PyTorch.
   local cuda=/usr/local/cuda/lib64
@@ -62,27 +63,28 @@ run() {
 roots = site.getsitepackages() + [p for p in sys.path if p.endswith("site-packages")]
 print(":".join(sorted({d for r in roots for d in glob.glob(r + "/nvidia/**/lib", recursive=True)})))' 2>/dev/null || true)
   fi
-  # Ours last, except what no other machine has: a newer system library must win over the packed one.
-  export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cuda:$here/lib" SINKGRAD_RECIPES=$here/recipes
+  # The packed libraries are for our programs alone.
+  export SINKGRAD_RECIPES=$here/recipes
+  local ours=(env "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cuda:$here/lib")
   json=$output/gpu_check.json
   : >"$json"
   printf '{\n  "commit": "%s", "date": "%s",\n  ' "$(cat "$here/commit")" "$(date -u +%F)" >>"$json"
   part device 20 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-  part info 20 "$here/bin/sinkgrad" info
-  part gradcheck 90 "$here/bin/sinkgrad" gradcheck --device cuda
-  part cuda_tests 90 "$here/bin/cuda_tests"
-  part cuda_tests_cudnn 30 env SINKGRAD_BATCH_NORM=cudnn "$here/bin/sinkgrad" gradcheck --device cuda --op batch_norm_train
+  part info 20 "${ours[@]}" "$here/bin/sinkgrad" info
+  part gradcheck 70 "${ours[@]}" "$here/bin/sinkgrad" gradcheck --device cuda
+  part cuda_tests 70 "${ours[@]}" "$here/bin/cuda_tests"
+  part gradcheck_cudnn 20 "${ours[@]}" SINKGRAD_BATCH_NORM=cudnn "$here/bin/sinkgrad" gradcheck --device cuda --op batch_norm_train
   if command -v compute-sanitizer >/dev/null; then
-    part memcheck 60 compute-sanitizer --error-exitcode 9 "$here/bin/sinkgrad" gradcheck --device cuda --op sinkhorn_attention
-    part racecheck 60 compute-sanitizer --tool racecheck --error-exitcode 9 "$here/bin/sinkgrad" gradcheck --device cuda --op sinkhorn_attention
+    part memcheck 60 "${ours[@]}" compute-sanitizer --error-exitcode 9 "$here/bin/sinkgrad" gradcheck --device cuda --op sinkhorn_attention
+    part racecheck 60 "${ours[@]}" compute-sanitizer --tool racecheck --error-exitcode 9 "$here/bin/sinkgrad" gradcheck --device cuda --op sinkhorn_attention
   else
     echo "gpu_check: compute-sanitizer is not on this machine, memcheck and racecheck are skipped" >&2
   fi
-  part bench_f32 70 "$here/bin/sinkgrad" bench --device cuda --large --seconds 0.05 --json "$output/bench_f32.json"
-  part bench_bf16 50 "$here/bin/sinkgrad" bench --device cuda --large --seconds 0.05 --suite attention --precision bf16 --json "$output/bench_bf16.json"
-  part bench_cudnn 20 env SINKGRAD_BATCH_NORM=cudnn "$here/bin/sinkgrad" bench --device cuda --seconds 0.05 --suite ops --filter batch_norm
+  part bench_f32 70 "${ours[@]}" "$here/bin/sinkgrad" bench --device cuda --large --seconds 0.05 --json "$output/bench_f32.json"
+  part bench_bf16 50 "${ours[@]}" "$here/bin/sinkgrad" bench --device cuda --large --seconds 0.05 --suite attention --precision bf16 --json "$output/bench_bf16.json"
+  part bench_cudnn 20 "${ours[@]}" SINKGRAD_BATCH_NORM=cudnn "$here/bin/sinkgrad" bench --device cuda --seconds 0.05 --suite ops --filter batch_norm
   if python3 -c 'import torch' 2>/dev/null; then
-    part bench_torch 100 env LD_LIBRARY_PATH= python3 "$here/bench_torch.py" --device cuda --large --json "$output/bench_torch.json"
+    part bench_torch 80 python3 "$here/bench_torch.py" --device cuda --large --json "$output/bench_torch.json"
   else
     echo "gpu_check: python3 has no torch, the comparison is skipped" >&2
   fi
@@ -91,7 +93,7 @@ print(":".join(sorted({d for r in roots for d in glob.glob(r + "/nvidia/**/lib",
   done
   printf '\n}\n' >>"$json"
   echo "gpu_check: results in $json" >&2
-  ! grep -qE '"(gradcheck|memcheck|racecheck|cuda_[a-z_]*)": \{"exit_code": [^0]' "$json"
+  ! grep -qE '"(info|gradcheck|gradcheck_cudnn|memcheck|racecheck|cuda_tests|bench_f32|bench_bf16|bench_cudnn|bench_torch)": \{"exit_code": [^0]' "$json"
 }
 
 case "${1:-}" in
