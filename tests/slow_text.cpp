@@ -8,6 +8,7 @@
 #include "datasets/bleu.h"
 #include "datasets/text_file.h"
 #include "datasets/translation.h"
+#include "temporary_folder.h"
 #include "tools/ui/metrics.h"
 
 using namespace sinkgrad;
@@ -15,30 +16,20 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "slow-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-};
-
 void run(const std::string& arguments) { REQUIRE(std::system(cat("'", SINKGRAD_PROGRAM, "' ", arguments).c_str()) == 0); }
 
 }  // namespace
 
 TEST_CASE("opinions_small is above 90 %, softmax and Sinkhorn") {
   for (const char* iterations : {"1", "3"}) {
-    const Folder folder;
+    const TemporaryFolder folder;
     run(cat("train opinions_small -q --set model.iterations=", iterations, " --out ", (folder.path / "run").string()));
     CHECK(read_metrics(folder.path / "run" / "metrics.jsonl").rows.back().value("acc") > 0.9);
   }
 }
 
 TEST_CASE("number_words_small is above 90 BLEU on numbers that it translates from standard input") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const ParallelText test = translation_test("number_words", {});
   std::string source;
   for (const std::string& line : test.source) source += line + "\n";

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "core/file.h"
+#include "temporary_folder.h"
 #include "tools/ui/metrics.h"
 
 using namespace sinkgrad;
@@ -21,17 +22,6 @@ using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "cli-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string operator/(const char* name) const { return (path / name).string(); }
-};
 
 std::string read(const fs::path& path) { return read_file(path, uint64_t{1} << 26); }
 
@@ -42,7 +32,7 @@ struct Result {
 
 /// Runs the program with stdout and stderr in files. `setting` may set environment variables.
 Result run(const std::string& arguments, const std::string& setting = "") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string command =
       setting + " '" + SINKGRAD_PROGRAM + "' " + arguments + " >" + (folder / "out") + " 2>" + (folder / "err") + " </dev/null";
   const int status = std::system(command.c_str());
@@ -51,7 +41,7 @@ Result run(const std::string& arguments, const std::string& setting = "") {
 }
 
 /// A recipe that runs in a moment, with dropout, shuffling, new data in each epoch and a last partial batch (7 batches an epoch).
-struct TinyRecipe : Folder {
+struct TinyRecipe : TemporaryFolder {
   std::string file = *this / "tiny.json";
   TinyRecipe() {
     write_file(file, R"({"model": {"name": "set_transformer", "dim": 16, "heads": 2, "inducing": 4, "dropout": 0.3, "iterations": 3},

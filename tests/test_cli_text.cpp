@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "core/file.h"
+#include "temporary_folder.h"
 
 using namespace sinkgrad;
 using Catch::Matchers::Contains;
@@ -13,24 +14,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "cli-text-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string operator/(const char* name) const { return (path / name).string(); }
-};
-
 struct Result {
   int code;
   std::string out, err;
 };
 
 Result run(const std::string& arguments, const std::string& input = "/dev/null", const std::string& setting = "") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string command =
       setting + " '" + SINKGRAD_PROGRAM + "' " + arguments + " >" + (folder / "out") + " 2>" + (folder / "err") + " <" + input;
   const int status = std::system(command.c_str());
@@ -53,13 +43,13 @@ TEST_CASE("info shows the paper's text models without their data") {
   CHECK_THAT(imdb.out, Contains("8,835,074") && Contains("not available"));
   CHECK_THAT(run("info imdb_released", "/dev/null", "SINKGRAD_DATA=/nonexistent").out, Contains("8,835,074") && Contains("\"gradient\":\"frozen\""));
   CHECK_THAT(iwslt.out, Contains("39,469,056") && Contains("encoder.layers.5.self_attn.q_proj.weight"));
-  const Result train = run("train imdb --out " + (Folder() / "x"), "/dev/null", "SINKGRAD_DATA=/nonexistent");
+  const Result train = run("train imdb --out " + (TemporaryFolder() / "x"), "/dev/null", "SINKGRAD_DATA=/nonexistent");
   CHECK(train.code == 5);
   CHECK_THAT(train.err, Contains("ID_RATING.txt"));
 }
 
 TEST_CASE("bleu prints each score with what it is, and names what does not fit") {
-  const Folder folder;
+  const TemporaryFolder folder;
   write_file(folder / "t", "the cat sat on the mat .\n");
   write_file(folder / "r", "The cat sat on the mat.\n");
   const Result scores = run("bleu " + (folder / "t") + " " + (folder / "r"));
@@ -77,7 +67,7 @@ TEST_CASE("bleu prints each score with what it is, and names what does not fit")
 }
 
 TEST_CASE("translate: as many lines as came in, the same for any batch and from a folder that was moved") {
-  const Folder folder;
+  const TemporaryFolder folder;
   write_file(folder / "tiny.json", kTiny);
   REQUIRE(run("train " + (folder / "tiny.json") + " -q --out " + (folder / "run")).code == 0);
   write_file(folder / "in", "drei@@ und@@ zwanzig\n\nunbekannt\neins");
@@ -99,7 +89,7 @@ TEST_CASE("translate: as many lines as came in, the same for any batch and from 
 }
 
 TEST_CASE("adapt: four lines, three runs, the tuned ones start from the trained weights, and it resumes") {
-  const Folder folder;
+  const TemporaryFolder folder;
   write_file(folder / "tiny.json", kTiny);
   const std::string command = "adapt " + (folder / "tiny.json") + " --half-steps 3 --epochs 1 --beam 2 --out " + (folder / "study");
   const Result whole = run(command);
@@ -119,7 +109,7 @@ TEST_CASE("adapt: four lines, three runs, the tuned ones start from the trained 
 }
 
 TEST_CASE("train --init starts from the weights of a checkpoint") {
-  const Folder folder;
+  const TemporaryFolder folder;
   write_file(folder / "tiny.json", kTiny);
   const std::string recipe = folder / "tiny.json";
   REQUIRE(run("train " + recipe + " -q --out " + (folder / "a")).code == 0);

@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/file.h"
+#include "temporary_folder.h"
 #include "tools/ui/canvas.h"
 #include "tools/ui/curves.h"
 #include "tools/ui/html.h"
@@ -57,14 +58,7 @@ size_t count(const std::string& text, const std::string& part) {
 const std::string kHostile = "<b>\"x\" & 'y'\x01\xff</b>";
 
 /// A folder with one subfolder per run.
-struct RunFolder {
-  std::filesystem::path path;
-  RunFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "plot-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    path = name;
-  }
-  ~RunFolder() { std::filesystem::remove_all(path); }
+struct RunFolder : TemporaryFolder {
   void add(const std::string& name, int iterations, int seed, const std::vector<double>& losses) const {
     std::filesystem::create_directory(path / name);
     const nlohmann::json config{{"name", "mnist"}, {"seed", seed}, {"model", {{"name", "vit"}, {"iterations", iterations}}}};

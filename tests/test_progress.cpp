@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/file.h"
+#include "temporary_folder.h"
 #include "tools/ui/metrics.h"
 #include "tools/ui/progress.h"
 
@@ -61,15 +62,8 @@ struct Screen {
   }
 };
 
-struct MetricsPath {
-  std::filesystem::path folder;
-  MetricsPath() {
-    std::string name = (std::filesystem::temp_directory_path() / "metrics-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    folder = name;
-  }
-  ~MetricsPath() { std::filesystem::remove_all(folder); }
-  std::filesystem::path file() const { return folder / "metrics.jsonl"; }
+struct MetricsPath : TemporaryFolder {
+  std::filesystem::path file() const { return path / "metrics.jsonl"; }
   std::string text() const { return read_file(file(), 1 << 20); }
 };
 
@@ -251,7 +245,7 @@ TEST_CASE("metrics: resuming cuts back to the step and drops a torn line") {
   CHECK(file.rows[2].step == 25);
   CHECK_THAT(path.text(), Contains(R"("step":20,"event":"resume","dropped":3})"));
   CHECK_THROWS_WITH(MetricsWriter::create(path.file(), nlohmann::json::object()), Contains("requires a folder without metrics"));
-  CHECK_THROWS_AS(MetricsWriter::create(path.folder / "absent" / "metrics.jsonl", nlohmann::json::object()), IoError);
+  CHECK_THROWS_AS(MetricsWriter::create(path.path / "absent" / "metrics.jsonl", nlohmann::json::object()), IoError);
 }
 
 TEST_CASE("metrics: a malformed line is named by file and number") {

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/file.h"
+#include "temporary_folder.h"
 #include "tools/ui/recipe.h"
 
 using namespace sinkgrad;
@@ -13,19 +14,12 @@ using Catch::Matchers::Contains;
 namespace {
 
 /// A folder of recipes that SINKGRAD_RECIPES names; gone with the object.
-struct RecipeFolder {
-  std::filesystem::path path;
+struct RecipeFolder : TemporaryFolder {
   RecipeFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "recipes-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    path = name;
-    ::setenv("SINKGRAD_RECIPES", name.c_str(), 1);
+    ::setenv("SINKGRAD_RECIPES", path.c_str(), 1);
     add("mnist-small", R"({"model": {"name": "vit", "depth": 2}, "data": {"name": "mnist"}})");
   }
-  ~RecipeFolder() {
-    std::filesystem::remove_all(path);
-    ::unsetenv("SINKGRAD_RECIPES");
-  }
+  ~RecipeFolder() { ::unsetenv("SINKGRAD_RECIPES"); }
   void add(const std::string& name, const std::string& text) const { write_file(path / (name + ".json"), text); }
 };
 

@@ -16,6 +16,7 @@
 #include "datasets/token_cache.h"
 #include "models/registry.h"
 #include "nn/trainer.h"
+#include "temporary_folder.h"
 
 using namespace sinkgrad;
 using Catch::Matchers::Contains;
@@ -24,14 +25,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "text-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
+struct Folder : TemporaryFolder {
   void write(const fs::path& name, std::string_view text) const {
     fs::create_directories((path / name).parent_path());
     write_file(path / name, text);

@@ -12,6 +12,7 @@
 #include "core/safetensors.h"
 #include "nn/layers.h"
 #include "nn/trainer.h"
+#include "temporary_folder.h"
 
 using namespace sinkgrad;
 using Catch::Matchers::Contains;
@@ -72,16 +73,6 @@ struct DropoutNet : Classifier {
   std::vector<AttentionHeads*> attentions() override { return {}; }
 };
 
-struct Folder {
-  std::filesystem::path path;
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "trainer-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    path = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
-
 TrainerOptions options(OptimizerOptions::Kind kind = OptimizerOptions::Kind::adamw) {
   return {.optimizer = {.kind = kind, .momentum = 0.9, .weight_decay = 0.01},
           .schedule = {.kind = ScheduleOptions::Kind::step, .lr = 0.02, .warmup = 3, .warmup_lr = 0.01, .milestones = {1, 2}, .gamma = 0.5},
@@ -115,7 +106,7 @@ void advance(Trainer& trainer, int64_t updates, std::vector<LogLine>& log) {
 }
 
 std::string checkpoint_bytes(const Trainer& trainer) {
-  const Folder folder;
+  const TemporaryFolder folder;
   trainer.save(folder.path / "c.safetensors", {{"name", "blobs"}});
   return read_file(folder.path / "c.safetensors", 1 << 24);
 }
@@ -138,7 +129,7 @@ TEST_CASE("fault 53: a resumed run equals one that did not stop, to the bit, whe
     const std::string expected = checkpoint_bytes(whole);
     for (const int64_t stop : {0, 1, 3, 5, 6, 10, 13}) {
       CAPTURE(stop);
-      const Folder folder;
+      const TemporaryFolder folder;
       std::vector<LogLine> log;
       {
         Net first_net;
@@ -303,7 +294,7 @@ TEST_CASE("a checkpoint that does not fit lists every difference and changes not
     Var logits(Var x) override { return x; }
     std::vector<AttentionHeads*> attentions() override { return {}; }
   };
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto path = folder.path / "last.safetensors";
   Net net;
   Trainer trainer(net, g_train, options());
@@ -332,7 +323,7 @@ TEST_CASE("a checkpoint that does not fit lists every difference and changes not
 }
 
 TEST_CASE("a run does not continue another one") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto path = folder.path / "last.safetensors";
   Net net;
   Trainer trainer(net, g_train, options());
@@ -349,7 +340,7 @@ TEST_CASE("a run does not continue another one") {
 }
 
 TEST_CASE("files that are no checkpoints are refused with their name") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto path = folder.path / "c.safetensors";
   CHECK_THROWS_AS(read_checkpoint(path), IoError);
   write_safetensors(path, {});

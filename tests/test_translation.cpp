@@ -14,6 +14,7 @@
 #include "models/translator.h"
 #include "module_check.h"
 #include "nn/trainer.h"
+#include "temporary_folder.h"
 
 using namespace sinkgrad;
 using Catch::Matchers::Contains;
@@ -22,16 +23,6 @@ namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;
 
 namespace {
-
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "translation-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-};
 
 /// A translator that is trained a little less than not at all: its scores are far from uniform.
 TranslatorOptions tiny(int iterations = 3) {
@@ -114,7 +105,7 @@ TEST_CASE("fault 69: parts of words are joined and nothing else") {
 }
 
 TEST_CASE("parallel text: plain and gzip, and mistakes by file and line") {
-  const Folder folder;
+  const TemporaryFolder folder;
   write_file(folder.path / "train.de", "ein haus\nzwei h\xc3\xa4user\n");
   write_file(folder.path / "train.en", "a house\ntwo houses");
   REQUIRE(std::system(cat("gzip -k ", (folder.path / "train.en").string()).c_str()) == 0);
@@ -355,7 +346,7 @@ TEST_CASE("number words") {
 }
 
 TEST_CASE("the paper's recipe makes two steps on a tiny tree, and training resumes to the bit") {
-  const Folder folder;
+  const TemporaryFolder folder;
   write_file(folder.path / "train.de", "ein ha@@ us\nzwei hunde laufen\ndrei\nein hund\n");
   write_file(folder.path / "train.en", "a hou@@ se\ntwo dogs run\nthree\na dog\n");
   write_file(folder.path / "valid.de", "zwei hunde\ndrei\n");

@@ -16,24 +16,13 @@
 #include "core/file.h"
 #include "core/rng.h"
 #include "core/shape.h"
+#include "temporary_folder.h"
 
 namespace tiny {
 
 namespace fs = std::filesystem;
 
-/// A new folder, gone with the object.
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "tiny-XXXXXX").string();
-    sinkgrad::require(::mkdtemp(name.data()) != nullptr, "no temporary folder");
-    path = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-};
+using Folder = sinkgrad::TemporaryFolder;
 
 inline void write(const fs::path& path, const std::string& bytes) {
   fs::create_directories(path.parent_path());
