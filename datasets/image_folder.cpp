@@ -110,6 +110,8 @@ ImageCollection read_images(const fs::path& folder, const ImageReading& reading)
   ImageCollection images{.size = reading.size};
   const std::vector<ImageFile> files = find_images(folder, images.class_names);
   require<IoError>(!files.empty(), folder.string(), ": holds no CLASS.N.jpg and no CLASS/*.jpg; ", cats_dogs_description().origin);
+  require<InputError>(images.class_names.size() > 1, folder.string(), ": images of at least two classes are needed, got those of ",
+                      images.class_names.front(), " alone");
   std::vector<fs::path> paths;
   for (const ImageFile& f : files) paths.push_back(f.path);
   const nlohmann::json options = {{"size", reading.size}, {"broken", reading.on_broken}, {"grey", reading.on_grey}, {"cmyk", reading.on_cmyk}};

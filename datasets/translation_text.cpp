@@ -43,21 +43,25 @@ TranslationText::TranslationText(const std::map<std::string, std::string>& files
     require<InputError>(found != files.end(), "translation: the file ", name, " is missing beside the checkpoint");
     return found->second;
   };
+  bool has_subwords = false;
   try {
-    segmentation_.lower_case = nlohmann::json::parse(file(kSegmentation)).at("lower_case").get<bool>();
-  } catch (const nlohmann::json::exception& error) {
-    throw InputError(cat(kSegmentation, ": must be {\"lower_case\": true or false}: ", error.what()));
+    const nlohmann::json segmentation = nlohmann::json::parse(file(kSegmentation));
+    segmentation_.lower_case = segmentation.at("lower_case").get<bool>();
+    has_subwords = segmentation.at("subwords").get<bool>();
+  } catch (const nlohmann::json::exception&) {
+    throw InputError(cat(kSegmentation, ": must be {\"lower_case\": true or false, \"subwords\": true or false}"));
   }
-  if (files.contains(kSubwords)) segmentation_.model = file(kSubwords);
+  if (has_subwords) segmentation_.model = file(kSubwords);
   subwords_ = open_subwords(segmentation_.model);
   source_ = Dictionary::parse(file(kSource), kSource);
   target_ = Dictionary::parse(file(kTarget), kTarget);
 }
 
 std::map<std::string, std::string> TranslationText::files() const {
-  std::map<std::string, std::string> files = {{kSource, source_->text()},
-                                              {kTarget, target_->text()},
-                                              {kSegmentation, nlohmann::json{{"lower_case", segmentation_.lower_case}}.dump() + "\n"}};
+  std::map<std::string, std::string> files = {
+      {kSource, source_->text()},
+      {kTarget, target_->text()},
+      {kSegmentation, nlohmann::json{{"lower_case", segmentation_.lower_case}, {"subwords", subwords_.has_value()}}.dump() + "\n"}};
   if (subwords_) files[kSubwords] = segmentation_.model;
   return files;
 }

@@ -83,6 +83,10 @@ TEST_CASE("translate: as many lines as came in, the same for any batch and from 
   const Result missing = run("translate " + (folder / "moved/last.safetensors"), folder / "in");
   CHECK(missing.code == 2);
   CHECK_THAT(missing.err, Contains("dictionary.target.txt is missing"));
+  CHECK(run("train " + (folder / "tiny.json") + " -q --resume --out " + (folder / "moved")).code == 0);  // writes it again
+  CHECK(run("translate " + (folder / "moved/last.safetensors") + " --beam 2", folder / "in").out == first.out);
+  for (const char* wrong : {"--length-penalty nan", "--length-penalty=-1", "--beam 0", "--beam 100000"})
+    CHECK(run("translate " + (folder / "moved/last.safetensors") + " " + wrong, folder / "in").code == 2);
   REQUIRE(run("train opinions_small -q --set data.train=40 --set data.test=20 --set epochs=1 --out " + (folder / "text")).code == 0);
   CHECK_THAT(run("translate " + (folder / "text/last.safetensors"), folder / "in").err, Contains("a translator is needed"));
   CHECK(run("adapt opinions_small --out " + (folder / "no")).code == 2);

@@ -156,6 +156,8 @@ TEST_CASE("cats and dogs: both layouts, stratified splits, crops that depend on 
   CHECK_THAT(message([&] { open(kaggle, {{"test_share", 0.01}}); }), Contains("leaves no training or no test image"));
   const tiny::Folder empty;
   CHECK_THAT(message([&] { open(empty); }), Contains("holds no CLASS.N.jpg") && Contains("kaggle"));
+  for (int i = 0; i < 10; ++i) tiny::write(empty.path / cat("cat.", i, ".jpg"), tiny::jpeg(20, 20, {200, 0, 0}));
+  CHECK_THAT(message([&] { open(empty); }), Contains("at least two classes") && Contains("cat alone"));
 }
 
 TEST_CASE("fault 65: broken, grey and CMYK files are named, and converted, left out or refused by option") {

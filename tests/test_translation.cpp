@@ -147,7 +147,10 @@ TEST_CASE("prepared text and subwords: to numbers and back, also from the files 
   const TranslationText again(cut.files());
   CHECK(again.source(raw[0]) == cut.source(raw[0]));
   CHECK(!again.prepared());
-  std::map<std::string, std::string> files = prepared.files();
+  std::map<std::string, std::string> files = cut.files();
+  files.erase("subwords.model");
+  CHECK_THROWS_WITH(TranslationText(files), Contains("subwords.model is missing"));
+  files = prepared.files();
   files.erase("dictionary.target.txt");
   CHECK_THROWS_WITH(TranslationText(files), Contains("dictionary.target.txt is missing"));
 }

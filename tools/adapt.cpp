@@ -166,7 +166,7 @@ void add_adapt(CLI::App& app) {
   command->add_option("--half-steps", options->half_steps, "of the Sinkformer's encoder")->check(positive_integer)->capture_default_str();
   command->add_option("--epochs", options->epochs, "that both are trained further")->check(positive_integer)->capture_default_str();
   command->add_option("--seeds", options->seeds, "runs, with seeds 1, 2, ...")->check(positive_integer)->capture_default_str();
-  command->add_option("--beam", options->beam, "of the search")->check(positive_integer)->capture_default_str();
+  command->add_option("--beam", options->beam, "of the search")->check(CLI::Range(1, 1000))->capture_default_str();
   command->add_flag("--resume", options->resume, "continue the study in that folder");
   add_device_option(*command, options->device, "where to compute");
   command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);

@@ -16,9 +16,10 @@ inline std::string check_number(const std::string& text, bool whole, bool zero) 
 }
 }  // namespace detail
 
-/// Integers from 1, integers from 0, and numbers above 0.
+/// Integers from 1, integers from 0, numbers from 0, and numbers above 0.
 inline const CLI::Validator positive_integer([](const std::string& s) { return detail::check_number(s, true, false); }, "");
 inline const CLI::Validator natural_number([](const std::string& s) { return detail::check_number(s, true, true); }, "");
+inline const CLI::Validator non_negative_number([](const std::string& s) { return detail::check_number(s, false, true); }, "");
 inline const CLI::Validator positive_number([](const std::string& s) { return detail::check_number(s, false, false); }, "");
 
 }  // namespace sinkgrad

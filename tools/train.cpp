@@ -99,6 +99,11 @@ class Run {
   fs::path file(const std::string& which) const { return folder_ / (which + ".safetensors"); }
   void save(const std::string& which) const { trainer_.save(file(which), config_); }
 
+  /// What the model needs of the data when it is used: dictionaries, tokenizers.
+  void write_data_files() const {
+    for (const auto& [name, bytes] : data_.train->files()) write_file(folder_ / name, bytes);
+  }
+
   void start() {
     // A run that failed to write its first checkpoint has measured nothing: it may start again.
     if (const fs::path log = folder_ / "metrics.jsonl"; fs::exists(log) && !fs::exists(file("last")) && read_metrics(log).rows.empty())
@@ -108,7 +113,7 @@ class Run {
     require<IoError>(!error, folder_.string(), ": creating the folder failed: ", error.message());
     metrics_.emplace(MetricsWriter::create(folder_ / "metrics.jsonl", header()));  // first: it refuses a folder that is in use
     write_file(folder_ / "config.json", config_.dump(2) + "\n");
-    for (const auto& [name, bytes] : data_.train->files()) write_file(folder_ / name, bytes);
+    write_data_files();
     if (!command_.init.empty()) read_checkpoint(command_.init).restore(trainer_.parameters());
     save("last");
     progress_.note("writing " + folder_.string());
@@ -121,6 +126,7 @@ class Run {
     trainer_.resume(checkpoint);
     metrics_.emplace(MetricsWriter::resume(folder_ / "metrics.jsonl", trainer_.state().step));
     write_file(folder_ / "config.json", config_.dump(2) + "\n");
+    write_data_files();
     progress_.note(fmt::format("resuming {} at update {}", folder_.string(), trainer_.state().step));
   }
 

@@ -60,9 +60,11 @@ void add_translate(CLI::App& app) {
       "Example: echo 'drei@@ und@@ zwanzig' | sinkgrad translate runs/number_words_small/best.safetensors");
   command->add_option("checkpoint", options->checkpoint, "a translator that `sinkgrad train` wrote")->required();
   command->add_option("--beam", options->search.beam, "sentences that are followed at a time; 1 is greedy")
-      ->check(positive_integer)
+      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--length-penalty", options->search.length_penalty, "score = log probability / length^penalty")->capture_default_str();
+  command->add_option("--length-penalty", options->search.length_penalty, "score = log probability / length^penalty")
+      ->check(non_negative_number)
+      ->capture_default_str();
   command->add_option("--iterations", options->iterations, "half-steps of the encoder's attention [as trained]")->check(positive_integer);
   add_device_option(*command, options->device, "where to compute");
   command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
