@@ -64,11 +64,16 @@ std::unique_ptr<Model> make_set_transformer(const Config& c, const Shape& item, 
       SetTransformerOptions{.input_dim = item[1], .classes = classes, .inducing = c["inducing"], .dropout = c["dropout"], .blocks = blocks});
 }
 
-std::unique_ptr<Model> make_text_encoder(const Config& c, const Shape& item, int64_t classes) {
-  require<InputError>(item.rank() == 2, "model: text_encoder reads texts (longest, vocabulary), got items ", item);
-  require<InputError>(c["dim"].get<int64_t>() % c["heads"].get<int64_t>() == 0, "model: text_encoder needs heads that divide dim, got ", c["heads"],
+void require_text_options(const Config& c, const Shape& item) {
+  const std::string& name = c["name"].get_ref<const std::string&>();
+  require<InputError>(item.rank() == 2, "model: ", name, " reads texts (longest, vocabulary), got items ", item);
+  require<InputError>(c["dim"].get<int64_t>() % c["heads"].get<int64_t>() == 0, "model: ", name, " needs heads that divide dim, got ", c["heads"],
                       " and ", c["dim"]);
   require<InputError>(c["dropout"] < 1.0, "model: dropout must be less than 1, got ", c["dropout"]);
+}
+
+std::unique_ptr<Model> make_text_encoder(const Config& c, const Shape& item, int64_t classes) {
+  require_text_options(c, item);
   return std::make_unique<TextEncoder>(TextEncoderOptions{.vocabulary = item[1],
                                                           .max_length = item[0],
                                                           .dim = c["dim"],
@@ -85,10 +90,7 @@ std::unique_ptr<Model> make_text_encoder(const Config& c, const Shape& item, int
 }
 
 std::unique_ptr<Model> make_translator(const Config& c, const Shape& item, int64_t classes) {
-  require<InputError>(item.rank() == 2, "model: translator reads texts (longest, vocabulary), got items ", item);
-  require<InputError>(c["dim"].get<int64_t>() % c["heads"].get<int64_t>() == 0, "model: translator needs heads that divide dim, got ", c["heads"],
-                      " and ", c["dim"]);
-  require<InputError>(c["dropout"] < 1.0, "model: dropout must be less than 1, got ", c["dropout"]);
+  require_text_options(c, item);
   return std::make_unique<Translator>(TranslatorOptions{.source_words = item[1],
                                                         .target_words = classes,
                                                         .max_length = item[0],
