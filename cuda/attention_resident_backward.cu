@@ -39,9 +39,8 @@ struct BackwardMatrix {
         u(memory.take<T>(c.shape.rows)) {
     block.take(memory);
     if (threadIdx.x == 0) {
-      const int i = static_cast<int>(blockIdx.x) / call.shape.blocks, heads = static_cast<int>(call.s.heads), b = i / heads, h = i % heads;
-      const int taken = static_cast<int>(call.stats[int64_t{i} * 4]);
-      place[0] = MatrixPlace{i, b, h, taken, call.s.q_at(b, h, 0), call.s.k_at(b, h, 0), call.s.v_at(b, h, 0), call.s.o_at(b, h, 0)};
+      const int index = static_cast<int>(blockIdx.x) / call.shape.blocks;
+      place[0] = MatrixPlace(call.s, index, static_cast<int>(call.stats[int64_t{index} * 4]));
     }
     block_sync();
   }

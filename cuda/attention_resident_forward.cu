@@ -21,13 +21,10 @@ struct ForwardMatrix {
   static constexpr T kLimit = sizeof(T) == 4 ? T(1e30) : T(1e280);
 
   const ForwardCall<F>& call;
+  const Shared<MatrixPlace> place;
   ResidentBlock<F> block;
-  const Shared<Pair<T>> g, b;  // G, -inf for excluded columns; b
-  const Shared<T> top, f, a;   // t, -inf for excluded rows; F; a
-  const int index, batch, head;
-  const int n, m;
-  const Rows<T> queries, value_rows;
-  const PanelSource<T> keys;
+  const Shared<Pair<T>> g, b;               // G, -inf for excluded columns; b
+  const Shared<T> top, f, a;                // t, -inf for excluded rows; F; a
   T log_target = 0, inverse_target = 1;     // of rows / columns
   T output_scale = 1;                       // of O and the plan
   bool all_columns = false;                 // take part
@@ -35,39 +32,43 @@ struct ForwardMatrix {
 
   __device__ ForwardMatrix(const ForwardCall<F>& c, SharedMemory& memory)
       : call(c),
+        place(memory.take<MatrixPlace>(1)),
         block(memory, c.shape),
         g(memory.take<Pair<T>>(c.shape.cells)),
         b(memory.take<Pair<T>>(c.shape.cells)),
         top(memory.take<T>(c.shape.rows)),
         f(memory.take<T>(c.shape.rows)),
-        a(memory.take<T>(c.shape.rows)),
-        index(static_cast<int>(blockIdx.x) / c.shape.blocks),
-        batch(index / static_cast<int>(c.s.heads)),
-        head(index % static_cast<int>(c.s.heads)),
-        n(static_cast<int>(c.s.n)),
-        m(static_cast<int>(c.s.m)),
-        queries(c.q, c.s.q_at(batch, head, 0), n, static_cast<int>(c.s.d)),
-        value_rows(c.v, c.s.v_at(batch, head, 0), m, static_cast<int>(c.s.e)),
-        keys(Rows<T>(c.k, c.s.k_at(batch, head, 0), m, static_cast<int>(c.s.d)), {}) {
+        a(memory.take<T>(c.shape.rows)) {
     block.take(memory);
+    if (threadIdx.x == 0) place[0] = MatrixPlace(call.s, static_cast<int>(blockIdx.x) / call.shape.blocks, 0);
+    block_sync();
   }
 
+  __device__ MatrixPlace at() const { return place[0]; }
+  __device__ int64_t index() const { return at().index; }
+  __device__ int batch() const { return at().batch; }
+  __device__ int n() const { return static_cast<int>(call.s.n); }
+  __device__ int m() const { return static_cast<int>(call.s.m); }
+  __device__ Rows<T> queries() const { return {call.q, at().q, n(), static_cast<int>(call.s.d)}; }
+  __device__ PanelSource<T> keys() const { return {Rows<T>(call.k, at().k, m(), static_cast<int>(call.s.d)), Rows<T>()}; }
   /// V from a column on; nothing beyond its last one.
-  __device__ PanelSource<T> values(int first_column) const { return PanelSource<T>(value_rows.columns(first_column)); }
+  __device__ PanelSource<T> values(int first_column) const {
+    return PanelSource<T>(Rows<T>(call.v, at().v, m(), static_cast<int>(call.s.e)).columns(first_column));
+  }
 
   __device__ int row_at(int strip, int h) const { return block.row_of(strip, h); }
   __device__ bool live(int row) const { return !(top[row] == -infinity<T>()); }
   /// Row potentials are written by the lane that owns the row.
   __device__ void keep_row(int step, int row, T potential) const {
-    if (const int i = block.first_row() + row; i < n) call.row[(index * call.s.row_steps() + step / 2) * n + i] = potential;
+    if (const int i = block.first_row() + row; i < n()) call.row[(index() * call.s.row_steps() + step / 2) * n() + i] = potential;
   }
   __device__ void keep_column(int step, int j, T potential) const {
-    if (j < m && cluster_rank() == 0) call.column[(index * call.s.column_steps() + step / 2) * m + j] = potential;
+    if (j < m() && cluster_rank() == 0) call.column[(index() * call.s.column_steps() + step / 2) * m() + j] = potential;
   }
   /// g before column step `step`.
   __device__ T column_before(int step, int j) const {
-    if (step < 3 || j >= m) return 0;
-    return call.column[(index * call.s.column_steps() + (step - 3) / 2) * m + j];
+    if (step < 3 || j >= m()) return 0;
+    return call.column[(index() * call.s.column_steps() + (step - 3) / 2) * m() + j];
   }
 
   __device__ __forceinline__ void run() {
@@ -75,7 +76,7 @@ struct ForwardMatrix {
     block.own_cells([&](int cell) {
       Pair<T> start;
       for (int x = 0; x < 2; ++x) {
-        const bool excluded = 2 * cell + x >= m || call.masks.key(call.s, batch, 2 * cell + x);
+        const bool excluded = 2 * cell + x >= m() || call.masks.key(call.s, batch(), 2 * cell + x);
         start.x[x] = excluded ? -infinity<T>() : T(0);
         columns += excluded ? T(0) : T(1);
       }
@@ -84,7 +85,7 @@ struct ForwardMatrix {
     });
     block.post(1, columns, Sum{});
 
-    const T size = static_cast<T>(n > m ? n : m);
+    const T size = static_cast<T>(n() > m() ? n() : m());
     int step = 0, last = static_cast<int>(call.s.iterations);
     Anchor anchor = Anchor::rows;
     bool first = true, rows_anchored = false, columns_anchored = false, final_anchor = false;  // since the last column step
@@ -154,7 +155,7 @@ struct ForwardMatrix {
 #pragma unroll 1
       for (int k = 0; k < 4; ++k) {
         const int i = block.first_row() + row_at(strip, 0) + k / 2 * 8, j = 2 * cell + k % 2;
-        if (i < n && j < m && call.masks.pair(call.s, batch, i, j)) hidden |= 1u << k;
+        if (i < n() && j < m() && call.masks.pair(call.s, batch(), i, j)) hidden |= 1u << k;
       }
     return hidden;
   }
@@ -192,12 +193,12 @@ struct ForwardMatrix {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const int row = row_at(strip, h), i = block.first_row() + row;
-          alive[h] = first ? i < n && !call.masks.query(call.s, batch, i) : live(row);
+          alive[h] = first ? i < n() && !call.masks.query(call.s, batch(), i) : live(row);
           if (first || !alive[h]) continue;
           if (!by_rows) potential[h] = f[row] + log(a[row]);
           r[h] = potential[h] - top[row];
         }
-      block.multiply_along(strip, active, queries, Rows<T>(), keys, [&](int cell, const T(&c)[4]) {
+      block.multiply_along(strip, active, queries(), Rows<T>(), keys(), [&](int cell, const T(&c)[4]) {
         const unsigned hidden = hidden_pairs(strip, cell);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -218,7 +219,7 @@ struct ForwardMatrix {
         if (first) {
           top[row] = largest_log;
           f[row] = 0;
-          if (const int i = block.first_row() + row; i < n) call.row_max[index * call.s.n + i] = there ? largest_log : T(0);
+          if (const int i = block.first_row() + row; i < n()) call.row_max[index() * call.s.n + i] = there ? largest_log : T(0);
         } else {
           f[row] = !by_rows ? potential[h] : there ? -largest_log : T(0);
         }
@@ -251,7 +252,7 @@ struct ForwardMatrix {
         sum[h] += rounded.x[1];
       };
       if constexpr (kTwice) {
-        block.multiply_along(strip, active, queries, Rows<T>(), keys, [&](int cell, const T(&c)[4]) {
+        block.multiply_along(strip, active, queries(), Rows<T>(), keys(), [&](int cell, const T(&c)[4]) {
           const unsigned hidden = hidden_pairs(strip, cell);
 #pragma unroll
           for (int h = 0; h < 2; ++h) finish(cell, h, logs(cell, h, c, r, alive, hidden));
@@ -356,7 +357,7 @@ struct ForwardMatrix {
     block.exchange();
     rows = block.collect(2, Sum{});
     const T columns = rows > 0 ? block.collect(1, Sum{}, false) : T(0);
-    all_columns = columns == T(m);
+    all_columns = columns == T(m());
     if (columns > 0 && rows != columns) {
       log_target = log(rows) - log(columns);
       inverse_target = columns * inverse_count(rows);
@@ -371,7 +372,7 @@ struct ForwardMatrix {
           const Pair<T> column = g[cell];
           Pair<T> shown{};
           for (int x = 0; x < 2; ++x)
-            if (live(row) && column.x[x] > -infinity<T>() && !call.masks.pair(call.s, batch, block.first_row() + row, 2 * cell + x)) shown.x[x] = 1;
+            if (live(row) && column.x[x] > -infinity<T>() && !call.masks.pair(call.s, batch(), block.first_row() + row, 2 * cell + x)) shown.x[x] = 1;
           return shown;
         },
         [&](int) { return Pair<T>{}; });
@@ -409,7 +410,7 @@ struct ForwardMatrix {
         block.each_output(c, e - first, [&](int h, int column, const T(&v)[4]) {
           const int i = block.first_row() + row_at(strip, h);
           const T scaled[4] = {v[0] * scale[h], v[1] * scale[h], v[2] * scale[h], v[3] * scale[h]};
-          if (i < n) call.out.put(call.s.o_at(batch, head, i) + first + column, scaled, e - first - column);
+          if (i < n()) call.out.put(at().o + int64_t{i} * call.s.heads * call.s.e + first + column, scaled, e - first - column);
         });
       }
     });
@@ -442,16 +443,16 @@ struct ForwardMatrix {
     if (threadIdx.x != 0 || cluster_rank() != 0) return;
     const T stats[4] = {static_cast<T>(taken), taken % 2 == 1 ? error : rows_error, entry, 0};
 #pragma unroll
-    for (int k = 0; k < 4; ++k) call.stats[int64_t{index} * 4 + k] = stats[k];
+    for (int k = 0; k < 4; ++k) call.stats[index() * 4 + k] = stats[k];
   }
 
   __device__ void write_plan() const {
-    for (int row = warp_index(); row < call.shape.rows && block.first_row() + row < n; row += call.shape.warps)
+    for (int row = warp_index(); row < call.shape.rows && block.first_row() + row < n(); row += call.shape.warps)
       for (int cell = lane_index(); cell < call.shape.cells; cell += kWarp) {
         const Pair<T> x = block.tile.values(row, cell), factor = b[cell];
         for (int k = 0; k < 2; ++k)
-          if (2 * cell + k < m)
-            call.plan[(index * call.s.n + block.first_row() + row) * m + 2 * cell + k] = a[row] * x.x[k] * factor.x[k] * output_scale;
+          if (2 * cell + k < m())
+            call.plan[(index() * call.s.n + block.first_row() + row) * m() + 2 * cell + k] = a[row] * x.x[k] * factor.x[k] * output_scale;
       }
   }
 };

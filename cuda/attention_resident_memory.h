@@ -53,11 +53,21 @@ struct ResidentShape {
   __device__ __host__ int column_strips() const { return cells / 8; }
 };
 
-/// Which matrix a block of the backward has and where it begins. In shared memory, because registers that hold it throughout would be spilled.
+/// Which matrix a block has and where it begins. In shared memory, because registers that hold it throughout would be spilled.
 struct MatrixPlace {
   int index, batch, head;
   int taken;           // half-steps
   int64_t q, k, v, o;  // first elements
+  MatrixPlace() = default;
+  __device__ MatrixPlace(const AttentionShape& s, int i, int half_steps)
+      : index(i),
+        batch(i / static_cast<int>(s.heads)),
+        head(i % static_cast<int>(s.heads)),
+        taken(half_steps),
+        q(s.q_at(batch, head, 0)),
+        k(s.k_at(batch, head, 0)),
+        v(s.v_at(batch, head, 0)),
+        o(s.o_at(batch, head, 0)) {}
 };
 
 /// Threads that sum columns: `width` of them side by side, in as many groups as there are threads for; each group takes some rows.

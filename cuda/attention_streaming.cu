@@ -19,7 +19,7 @@ StripePlan choose_stripes(const StripeNeeds& needs) {
     plan.launch.threads = threads;
     g.rows = threads / kWarp * 16 * needs.row_tiles;
     g.stripes = (needs.rows + g.rows - 1) / g.rows;
-    fixed = needs.bytes + needs.bytes_per_row * static_cast<size_t>(g.rows) + 256;
+    fixed = needs.bytes + SharedStripeBlock::kBytes + needs.bytes_per_row * static_cast<size_t>(g.rows) + 256;
     return fixed + static_cast<size_t>(g.rows * needs.exchange) * needs.real <= limit;
   };
   g.chunks = needs.chunks;

@@ -15,38 +15,38 @@ template <class F, int O>
 __global__ void __launch_bounds__(kStripeThreads, kValueBlocks<F, O>) attention_value_gradient(StripeGrid grid, ValueGradient<F> a, int ring_stride) {
   using Real = typename F::Value;
   constexpr int Q = kTile<F> / 8;
-  const StripeBlock at(grid);
-  const int64_t first_row = at.first_stripe * grid.rows;
+  SharedMemory memory;
+  const SharedStripeBlock at(memory, grid);
+  const int64_t first_row = at().first_stripe * grid.rows;
   const Packed<F>& x = a.queries.x;
   const int panels = x.panels();
 
-  SharedMemory memory;
   const Tile<F> own{memory.take<typename F::Cell>(grid.rows * tile_stride(a.keys.x.used)), tile_stride(a.keys.x.used)};
   TileRing<F> ring(memory, 2, ring_stride, 3);
   auto issue = [&](int item, int slot) {
     const int tile = item / (panels + 1), part = item % (panels + 1);
     const int64_t first = tile * kTile<F>;
     if (part == panels) {
-      copy_rows(ring.rows(slot), a.queries.dx, at.matrix, first, kTile<F>, at.chunk * 16 * O, 16 * O);
+      copy_rows(ring.rows(slot), a.queries.dx, at().matrix, first, kTile<F>, at().chunk * 16 * O, 16 * O);
       return;
     }
-    copy_rows(ring.rows(slot), x, at.matrix, first, kTile<F>, part * kPanelCells<F>, x.panel(part));
+    copy_rows(ring.rows(slot), x, at().matrix, first, kTile<F>, part * kPanelCells<F>, x.panel(part));
     if (part < panels - 1) return;
-    ring.copy_vector(slot, 0, a.queries.max, at.matrix * x.rows + first);
-    ring.copy_vector(slot, 1, a.queries.potential, at.matrix * x.rows + first);
-    ring.copy_vector(slot, 2, a.weight, at.matrix * x.rows + first);
+    ring.copy_vector(slot, 0, a.queries.max, at().matrix * x.rows + first);
+    ring.copy_vector(slot, 1, a.queries.potential, at().matrix * x.rows + first);
+    ring.copy_vector(slot, 2, a.weight, at().matrix * x.rows + first);
   };
-  if (at.tiles > 0) copy_rows(own, a.keys.x, at.matrix, first_row, grid.rows, 0, a.keys.x.used);
-  ring.start(at.tiles * (panels + 1), issue);
+  if (at().tiles > 0) copy_rows(own, a.keys.x, at().matrix, first_row, grid.rows, 0, a.keys.x.used);
+  ring.start(at().tiles * (panels + 1), issue);
 
-  const int64_t row_base = at.matrix * a.keys.x.rows + first_row, batch = at.matrix / a.shape.heads, head = at.matrix % a.shape.heads;
+  const int64_t row_base = at().matrix * a.keys.x.rows + first_row, batch = at().matrix / a.shape.heads, head = at().matrix % a.shape.heads;
   Real potential[1][2], weighted[1][2], out[1][O][4][4];
   each_row<1>([&](int i, int h, int r) {
     potential[i][h] = a.keys.potential[row_base + r];
     weighted[i][h] = 0;
   });
   clear(out);
-  for (int tile = 0; tile < at.tiles; ++tile) {
+  for (int tile = 0; tile < at().tiles; ++tile) {
     Real p[1][Q][4];
     const HiddenPairs<1, Q> hidden(a.masks, a.shape, batch, first_row, tile * kTile<F>, true);
     clear(p);
@@ -70,11 +70,11 @@ __global__ void __launch_bounds__(kStripeThreads, kValueBlocks<F, O>) attention_
 
   each_row<1>([&](int i, int h, int r) {
     const Real sum = sum_of_quad(weighted[i][h]);
-    if (at.chunk == 0 && lane_in_group() == 0) a.weighted[row_base + r] = sum;
+    if (at().chunk == 0 && lane_in_group() == 0) a.weighted[row_base + r] = sum;
   });
   const int64_t to = a.shape.v_at(batch, head, 0), next_row = a.shape.heads * a.shape.e;
   each_output(out, [&](int r, int column, Real v) {
-    const int64_t j = first_row + r, c = at.chunk * 32 * O + column;
+    const int64_t j = first_row + r, c = at().chunk * 32 * O + column;
     if (j < a.shape.m && c < a.shape.e) a.dv[to + j * next_row + c] = v;
   });
 }
@@ -131,14 +131,14 @@ template <class F, class T, int O>
 __global__ void __launch_bounds__(kStripeThreads, 1) attention_score_gradient(StripeGrid grid, ScoreGradient<F, T> a, int ring_stride) {
   using Real = typename F::Value;
   constexpr int Q = kTile<F> / 8;
-  const StripeBlock at(grid);
-  const int64_t first_row = at.first_stripe * grid.rows;
+  SharedMemory memory;
+  const SharedStripeBlock at(memory, grid);
+  const int64_t first_row = at().first_stripe * grid.rows;
   const Packed<F>&x = a.streamed.x, &dx = a.streamed.dx;
   const int panels = x.panels(), d_panels = dx.panels();
   const bool held = panels == 1 && d_panels == 1;  // the tile of x is still there when the result is multiplied with it
   const int parts = panels + d_panels + (held ? 0 : 1);
 
-  SharedMemory memory;
   const Tile<F> own{memory.take<typename F::Cell>(grid.rows * tile_stride(a.own.x.used)), tile_stride(a.own.x.used)};
   const Tile<F> d_own{memory.take<typename F::Cell>(grid.rows * tile_stride(a.own.dx.used)), tile_stride(a.own.dx.used)};
   TileRing<F> ring(memory, 3, ring_stride, 2);
@@ -148,31 +148,31 @@ __global__ void __launch_bounds__(kStripeThreads, 1) attention_score_gradient(St
     const Tile<F> to = ring.rows(slot);
     if (part < panels) {
       // As wide as the result asks for, where it is held.
-      copy_rows(to, x, at.matrix, first, kTile<F>, part * kPanelCells<F>, held ? x.width : x.panel(part));
+      copy_rows(to, x, at().matrix, first, kTile<F>, part * kPanelCells<F>, held ? x.width : x.panel(part));
     } else if (part < panels + d_panels) {
-      copy_rows(to, dx, at.matrix, first, kTile<F>, (part - panels) * kPanelCells<F>, dx.panel(part - panels));
+      copy_rows(to, dx, at().matrix, first, kTile<F>, (part - panels) * kPanelCells<F>, dx.panel(part - panels));
     } else {
-      copy_rows(to, x, at.matrix, first, kTile<F>, at.chunk * 16 * O, 16 * O);
+      copy_rows(to, x, at().matrix, first, kTile<F>, at().chunk * 16 * O, 16 * O);
     }
     if (part != panels + d_panels - 1) return;
-    ring.copy_vector(slot, 0, a.streamed.max, at.matrix * x.rows + first);
-    ring.copy_vector(slot, 1, a.streamed.potential, at.matrix * x.rows + first);
+    ring.copy_vector(slot, 0, a.streamed.max, at().matrix * x.rows + first);
+    ring.copy_vector(slot, 1, a.streamed.potential, at().matrix * x.rows + first);
   };
-  if (at.tiles > 0) {
-    copy_rows(own, a.own.x, at.matrix, first_row, grid.rows, 0, a.own.x.used);
-    copy_rows(d_own, a.own.dx, at.matrix, first_row, grid.rows, 0, a.own.dx.used);
+  if (at().tiles > 0) {
+    copy_rows(own, a.own.x, at().matrix, first_row, grid.rows, 0, a.own.x.used);
+    copy_rows(d_own, a.own.dx, at().matrix, first_row, grid.rows, 0, a.own.dx.used);
   }
-  ring.start(at.tiles * parts, issue);
+  ring.start(at().tiles * parts, issue);
 
-  const int64_t row_base = at.matrix * a.own.x.rows + first_row, batch = at.matrix / a.shape.heads;
-  const bool drifts = a.rounds.drifts && a.rounds.drifts[at.matrix] != 0;
+  const int64_t row_base = at().matrix * a.own.x.rows + first_row, batch = at().matrix / a.shape.heads;
+  const bool drifts = a.rounds.drifts && a.rounds.drifts[at().matrix] != 0;
   Real max[1][2], potential[1][2], out[1][O][4][4];
   each_row<1>([&](int i, int h, int r) {
     max[i][h] = a.own.max[row_base + r];
     potential[i][h] = a.own.potential[row_base + r];
   });
   clear(out);
-  for (int tile = 0; tile < at.tiles; ++tile) {
+  for (int tile = 0; tile < at().tiles; ++tile) {
     Real s[1][Q][4], ds[1][Q][4];
     const HiddenPairs<1, Q> hidden(a.masks, a.shape, batch, first_row, tile * kTile<F>, a.transposed);
     clear(s);
@@ -195,15 +195,15 @@ __global__ void __launch_bounds__(kStripeThreads, 1) attention_score_gradient(St
         ds[i][q][2 * h + c] *= exp2_fast((e + potential[i][h]) + column);
       });
     });
-    if (drifts) subtract_rounds(ds, s, a.rounds, a.shape, at.matrix, first_row, tile * kTile<F>, a.transposed);
+    if (drifts) subtract_rounds(ds, s, a.rounds, a.shape, at().matrix, first_row, tile * kTile<F>, a.transposed);
     if (!held) x_slot = ring.next(issue);
     multiply_columns(out, ds, ring.rows(x_slot));
   }
 
   const int64_t lines = a.transposed ? a.shape.m : a.shape.n, next_row = a.shape.heads * a.shape.d,
-                to = batch * lines * next_row + at.matrix % a.shape.heads * a.shape.d;
+                to = batch * lines * next_row + at().matrix % a.shape.heads * a.shape.d;
   each_output(out, [&](int r, int column, Real v) {
-    const int64_t i = first_row + r, c = at.chunk * 32 * O + column;
+    const int64_t i = first_row + r, c = at().chunk * 32 * O + column;
     if (i < lines && c < a.shape.d) a.out.put(to + i * next_row + c, static_cast<T>(v * a.factor));
   });
 }

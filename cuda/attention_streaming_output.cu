@@ -10,9 +10,9 @@ namespace {
 template <int O>
 constexpr int kOutputStride = 32 * O + 4;
 
-/// Two row tiles leave no registers for a wide output or for a mask of pairs; a narrow one in tf32 spills with them, too.
+/// Two row tiles leave no registers for a wide output or for a mask of pairs.
 template <class F, int O>
-constexpr bool kTwoRowTiles = kRowTiles<F> == 2 && (O == 2 || (O == 1 && std::is_same_v<F, Bf16>));
+constexpr bool kTwoRowTiles = kRowTiles<F> == 2 && O <= 2;
 template <class F, int O>
 int output_row_tiles(bool pairs) {
   return kTwoRowTiles<F, O> && !pairs ? 2 : 1;
@@ -40,13 +40,13 @@ __global__ void __launch_bounds__(kStripeThreads, kOutputBlocks<F, O, M>) attent
   using Real = typename F::Value;
   constexpr bool kMasks = M == 1;  // see output_row_tiles()
   constexpr int Q = kTile<F> / 8;
-  const StripeBlock at(grid);
-  const int64_t column_base = at.matrix * a.k.rows + at.first_tile * kTile<F>, batch = at.matrix / a.shape.heads;
-  const int panels = a.k.panels(), taken = a.taken[at.matrix];
-  const bool normalise = taken % 2 == 1;
-  const Real scale = a.valid.template output_scale<Real>(a.shape, at.matrix);
-
   SharedMemory memory;
+  const SharedStripeBlock at(memory, grid);
+  const int64_t column_base = at().matrix * a.k.rows + at().first_tile * kTile<F>, batch = at().matrix / a.shape.heads;
+  const int panels = a.k.panels(), taken = a.taken[at().matrix];
+  const bool normalise = taken % 2 == 1;
+  const Real scale = a.valid.template output_scale<Real>(a.shape, at().matrix);
+
   const Tile<F> own{memory.take<typename F::Cell>(grid.rows * tile_stride(a.q.used)), tile_stride(a.q.used)};
   TileRing<F> ring(memory, 2, ring_stride, 1);
   ColumnSums<F> sums(memory);
@@ -57,25 +57,25 @@ __global__ void __launch_bounds__(kStripeThreads, kOutputBlocks<F, O, M>) attent
   // The tiles of K; then for each tile its rows of V, and before those K again if the scores were not kept.
   auto issue = [&](int item, int slot) {
     int tile = item / panels, part = item % panels;
-    if (item >= at.tiles * panels) {
-      const int again = item - at.tiles * panels - at.kept;
-      tile = again < 0 ? again + at.kept : at.kept + again / (panels + 1);
+    if (item >= at().tiles * panels) {
+      const int again = item - at().tiles * panels - at().kept;
+      tile = again < 0 ? again + at().kept : at().kept + again / (panels + 1);
       part = again < 0 ? panels : again % (panels + 1);
     }
-    const int64_t row = (at.first_tile + tile) * kTile<F>;
+    const int64_t row = (at().first_tile + tile) * kTile<F>;
     if (part == panels) {
-      copy_rows(ring.rows(slot), a.v, at.matrix, row, kTile<F>, at.chunk * 16 * O, 16 * O);
+      copy_rows(ring.rows(slot), a.v, at().matrix, row, kTile<F>, at().chunk * 16 * O, 16 * O);
       return;
     }
-    copy_rows(ring.rows(slot), a.k, at.matrix, row, kTile<F>, part * kPanelCells<F>, a.k.panel(part));
+    copy_rows(ring.rows(slot), a.k, at().matrix, row, kTile<F>, part * kPanelCells<F>, a.k.panel(part));
     if (part == panels - 1) ring.copy_vector(slot, 0, a.column, column_base + tile * kTile<F>);
   };
 
   Real largest = 0, row_error = 0;
-  for (int64_t stripe = at.first_stripe; stripe < at.last_stripe; ++stripe) {
-    const int64_t first_row = stripe * grid.rows, row_base = at.matrix * a.q.rows + first_row;
-    if (at.tiles > 0) copy_rows(own, a.q, at.matrix, first_row, grid.rows, 0, a.q.used);
-    ring.start(at.tiles * panels + at.kept + (at.tiles - at.kept) * (panels + 1), issue);
+  for (int64_t stripe = at().first_stripe; stripe < at().last_stripe; ++stripe) {
+    const int64_t first_row = stripe * grid.rows, row_base = at().matrix * a.q.rows + first_row;
+    if (at().tiles > 0) copy_rows(own, a.q, at().matrix, first_row, grid.rows, 0, a.q.used);
+    ring.start(at().tiles * panels + at().kept + (at().tiles - at().kept) * (panels + 1), issue);
 
     Real top[M][2], row[M][2];
     PowerSum<Real> total[M][2];
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kStripeThreads, kOutputBlocks<F, O, M>) attent
 
     Real c[M][Q][4];
     auto next_tile = [&](int tile) {
-      const HiddenPairs<M, Q> hidden(kMasks ? a.masks : AttentionMasksView(), a.shape, batch, first_row, (at.first_tile + tile) * kTile<F>, false);
+      const HiddenPairs<M, Q> hidden(kMasks ? a.masks : AttentionMasksView(), a.shape, batch, first_row, (at().first_tile + tile) * kTile<F>, false);
       clear(c);
       int slot = 0;
       for (int part = 0; part < panels; ++part) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kStripeThreads, kOutputBlocks<F, O, M>) attent
       });
     };
 
-    for (int tile = 0; tile < at.tiles; ++tile) {
+    for (int tile = 0; tile < at().tiles; ++tile) {
       next_tile(tile);
       each_row<M>([&](int i, int h, int) {
         if (a.first)
@@ -112,13 +112,13 @@ __global__ void __launch_bounds__(kStripeThreads, kOutputBlocks<F, O, M>) attent
         else
           each_column<Q>([&](int q, int x, int) { total[i][h].sum += c[i][q][2 * h + x]; });
       });
-      if (tile < at.kept) kept.store(tile, c);
+      if (tile < at().kept) kept.store(tile, c);
     }
 
     complete_rows<M>(total, grid, shares);
     Real w[M][2];
     each_row<M>([&](int i, int h, int r) {
-      const bool writes = at.rank == 0 && at.chunk == 0 && lane_in_group() == 0;
+      const bool writes = at().rank == 0 && at().chunk == 0 && lane_in_group() == 0;
       w[i][h] = 1;
       if (normalise) {
         const NewRow<Real> f(total[i][h], a.first, top[i][h], row[i][h]);
@@ -127,18 +127,18 @@ __global__ void __launch_bounds__(kStripeThreads, kOutputBlocks<F, O, M>) attent
           top[i][h] = f.max;
           row[i][h] = f.row;
         }
-        if (writes) a.rows.keep(f, a.first, at.matrix, (taken - 1) / 2, first_row + r);
+        if (writes) a.rows.keep(f, a.first, at().matrix, (taken - 1) / 2, first_row + r);
       } else if (total[i][h].sum > 0) {
         row_error = maximum<Real>(row_error, fabs(total[i][h].sum - 1));
       }
       if (writes && a.row_sums) a.row_sums[row_base + r] = total[i][h].sum;
     });
 
-    const int64_t sums_to = (at.matrix * grid.parts + at.part) * a.k.rows + at.first_tile * kTile<F>;
+    const int64_t sums_to = (at().matrix * grid.parts + at().part) * a.k.rows + at().first_tile * kTile<F>;
     Real o[M][O][4][4];
     clear(o);
-    for (int tile = 0; tile < at.tiles; ++tile) {
-      if (tile < at.kept)
+    for (int tile = 0; tile < at().tiles; ++tile) {
+      if (tile < at().kept)
         kept.load(tile, c);
       else
         next_tile(tile);
@@ -152,16 +152,16 @@ __global__ void __launch_bounds__(kStripeThreads, kOutputBlocks<F, O, M>) attent
           largest = maximum<Real>(largest, p);
         });
       });
-      if (at.chunk == 0) {
-        if (a.plan) write_plan(a, c, at.matrix, first_row, (at.first_tile + tile) * kTile<F>, scale);
-        sums.add(u, a.partial, sums_to + tile * kTile<F>, stripe == at.first_stripe);
+      if (at().chunk == 0) {
+        if (a.plan) write_plan(a, c, at().matrix, first_row, (at().first_tile + tile) * kTile<F>, scale);
+        sums.add(u, a.partial, sums_to + tile * kTile<F>, stripe == at().first_stripe);
       }
       multiply_columns(o, c, ring.rows(ring.next(issue)));
     }
 
-    const int64_t to = a.shape.o_at(batch, at.matrix % a.shape.heads, 0), next_row = a.shape.heads * a.shape.e;
+    const int64_t to = a.shape.o_at(batch, at().matrix % a.shape.heads, 0), next_row = a.shape.heads * a.shape.e;
     auto put = [&](int r, int column, Real v) {
-      const int64_t i = first_row + r, j = at.chunk * 32 * O + column;
+      const int64_t i = first_row + r, j = at().chunk * 32 * O + column;
       if (i < a.shape.n && j < a.shape.e) a.out[to + i * next_row + j] = v * scale;
     };
     if (grid.cluster == 1) {
@@ -170,17 +170,17 @@ __global__ void __launch_bounds__(kStripeThreads, kOutputBlocks<F, O, M>) attent
       // Each block has the part of its keys; rows are shared out among the blocks. Nobody reads kept scores any more.
       each_output(o, [&](int r, int column, Real v) { space[r * kOutputStride<O> + column] = v; });
       cluster_sync();
-      for (int k = at.rank * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x); k < grid.rows * 32 * O;
+      for (int k = at().rank * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x); k < grid.rows * 32 * O;
            k += grid.cluster * static_cast<int>(blockDim.x)) {
         Real v = 0;
         for (int rank = 0; rank < grid.cluster; ++rank) v += cluster_peer(space, rank)[k / (32 * O) * kOutputStride<O> + k % (32 * O)];
         put(k / (32 * O), k % (32 * O), v);
       }
     }
-    finish_stripe(grid, stripe + 1 < at.last_stripe);
+    finish_stripe(grid, stripe + 1 < at().last_stripe);
   }
 
-  if (at.chunk != 0) return;
+  if (at().chunk != 0) return;
   largest = warp_reduce(largest, Max{});
   row_error = warp_reduce(row_error, Max{});
   if (lane_index() == 0) {
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kStripeThreads, kOutputBlocks<F, O, M>) attent
   if (threadIdx.x < 2) {
     Real v = extremes[threadIdx.x];
     for (int k = 1; k < warps_per_block(); ++k) v = Max{}(v, static_cast<Real>(extremes[2 * k + static_cast<int>(threadIdx.x)]));
-    a.extremes[((at.matrix * grid.parts + at.part) * grid.cluster + at.rank) * 2 + threadIdx.x] = v;
+    a.extremes[((at().matrix * grid.parts + at().part) * grid.cluster + at().rank) * 2 + threadIdx.x] = v;
   }
 }
 

@@ -6,32 +6,33 @@ namespace sinkgrad::cuda::streaming {
 namespace {
 
 template <class F>
-__global__ void __launch_bounds__(kStripeThreads, 2) attention_safe_columns(StripeGrid grid, Packed<F> q, Packed<F> k, RowState<typename F::Value> rows,
-                                                                         ColumnState<typename F::Value> columns, Span<typename F::Value> kept) {
+__global__ void __launch_bounds__(kStripeThreads, 2)
+    attention_safe_columns(StripeGrid grid, Packed<F> q, Packed<F> k, RowState<typename F::Value> rows, ColumnState<typename F::Value> columns,
+                           Span<typename F::Value> kept) {
   using Real = typename F::Value;
   constexpr int M = kRowTiles<F>, Q = kTile<F> / 8;
-  const StripeBlock at(grid);
-  const int64_t first_row = at.first_stripe * grid.rows;
+  SharedMemory memory;
+  const SharedStripeBlock at(memory, grid);
+  const int64_t first_row = at().first_stripe * grid.rows;
   bool unsafe = false;
-  for (int64_t chunk = 0; chunk < columns.chunks; ++chunk) unsafe = unsafe || columns.underflows[at.matrix * columns.chunks + chunk] != 0;
-  if (!unsafe || columns.running[at.matrix] == 0) return;
+  for (int64_t chunk = 0; chunk < columns.chunks; ++chunk) unsafe = unsafe || columns.underflows[at().matrix * columns.chunks + chunk] != 0;
+  if (!unsafe || columns.running[at().matrix] == 0) return;
   const int panels = q.panels();
 
-  SharedMemory memory;
   const Tile<F> own{memory.take<typename F::Cell>(grid.rows * tile_stride(k.used)), tile_stride(k.used)};
   TileRing<F> ring(memory, 2, tile_stride(q.panel(0)), 2);
   auto issue = [&](int item, int slot) {
     const int tile = item / panels, part = item % panels;
-    copy_rows(ring.rows(slot), q, at.matrix, tile * kTile<F>, kTile<F>, part * kPanelCells<F>, q.panel(part));
+    copy_rows(ring.rows(slot), q, at().matrix, tile * kTile<F>, kTile<F>, part * kPanelCells<F>, q.panel(part));
     if (part < panels - 1) return;
-    ring.copy_vector(slot, 0, rows.max, at.matrix * q.rows + tile * kTile<F>);
-    ring.copy_vector(slot, 1, rows.potential, at.matrix * q.rows + tile * kTile<F>);
+    ring.copy_vector(slot, 0, rows.max, at().matrix * q.rows + tile * kTile<F>);
+    ring.copy_vector(slot, 1, rows.potential, at().matrix * q.rows + tile * kTile<F>);
   };
-  if (at.tiles > 0) copy_rows(own, k, at.matrix, first_row, grid.rows, 0, k.used);
-  ring.start(at.tiles * panels, issue);
+  if (at().tiles > 0) copy_rows(own, k, at().matrix, first_row, grid.rows, 0, k.used);
+  ring.start(at().tiles * panels, issue);
 
   PowerSum<Real> total[M][2];
-  for (int tile = 0; tile < at.tiles; ++tile) {
+  for (int tile = 0; tile < at().tiles; ++tile) {
     Real c[M][Q][4];
     clear(c);
     int slot = 0;
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(kStripeThreads, 2) attention_safe_columns(Stri
   complete_rows<M>(total, grid, Shared<Real>{});
   each_row<M>([&](int i, int h, int r) {
     const int64_t j = first_row + r;
-    if (lane_in_group() == 0 && j < columns.shape.m) columns.update(at.matrix, j, Real(0), total[i][h].max + log2(total[i][h].sum), kept, 0);
+    if (lane_in_group() == 0 && j < columns.shape.m) columns.update(at().matrix, j, Real(0), total[i][h].max + log2(total[i][h].sum), kept, 0);
   });
 }
 

@@ -10,13 +10,13 @@ template <class F>
 __global__ void __launch_bounds__(kStripeThreads, 2) attention_sweep(StripeGrid grid, Sweep<F> a) {
   using Real = typename F::Value;
   constexpr int M = kRowTiles<F>, Q = kTile<F> / 8;
-  const StripeBlock at(grid);
-  if (a.active && a.active[at.matrix] == 0) return;
-  const int64_t column_base = at.matrix * a.k.rows + at.first_tile * kTile<F>;
+  SharedMemory memory;
+  const SharedStripeBlock at(memory, grid);
+  if (a.active && a.active[at().matrix] == 0) return;
+  const int64_t column_base = at().matrix * a.k.rows + at().first_tile * kTile<F>;
   const int panels = a.k.panels();
   const bool column_sums = static_cast<bool>(a.partial), weighted = static_cast<bool>(a.weight);
 
-  SharedMemory memory;
   const Tile<F> own{memory.take<typename F::Cell>(grid.rows * tile_stride(a.q.used)), tile_stride(a.q.used)};
   TileRing<F> ring(memory, 2, tile_stride(a.k.panel(0)), 2);
   ColumnSums<F> sums(memory);
@@ -26,17 +26,17 @@ __global__ void __launch_bounds__(kStripeThreads, 2) attention_sweep(StripeGrid 
   auto issue = [&](int item, int slot) {
     const int part = item % panels;
     int tile = item / panels;
-    if (tile >= at.tiles) tile += at.kept - at.tiles;
-    copy_rows(ring.rows(slot), a.k, at.matrix, (at.first_tile + tile) * kTile<F>, kTile<F>, part * kPanelCells<F>, a.k.panel(part));
+    if (tile >= at().tiles) tile += at().kept - at().tiles;
+    copy_rows(ring.rows(slot), a.k, at().matrix, (at().first_tile + tile) * kTile<F>, kTile<F>, part * kPanelCells<F>, a.k.panel(part));
     if (part < panels - 1) return;
     ring.copy_vector(slot, 0, a.column, column_base + tile * kTile<F>);
     if (weighted) ring.copy_vector(slot, 1, a.weight, column_base + tile * kTile<F>);
   };
 
-  for (int64_t stripe = at.first_stripe; stripe < at.last_stripe; ++stripe) {
-    const int64_t first_row = stripe * grid.rows, row_base = at.matrix * a.q.rows + first_row;
-    if (at.tiles > 0) copy_rows(own, a.q, at.matrix, first_row, grid.rows, 0, a.q.used);
-    ring.start((at.tiles + (column_sums ? at.tiles - at.kept : 0)) * panels, issue);
+  for (int64_t stripe = at().first_stripe; stripe < at().last_stripe; ++stripe) {
+    const int64_t first_row = stripe * grid.rows, row_base = at().matrix * a.q.rows + first_row;
+    if (at().tiles > 0) copy_rows(own, a.q, at().matrix, first_row, grid.rows, 0, a.q.used);
+    ring.start((at().tiles + (column_sums ? at().tiles - at().kept : 0)) * panels, issue);
 
     Real top[M][2], row[M][2];
     PowerSum<Real> total[M][2];
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kStripeThreads, 2) attention_sweep(StripeGrid 
     Real c[M][Q][4];
     // Scores of the next tile, or where the rows' maxima are known their powers.
     auto next_tile = [&](int tile) {
-      const HiddenPairs<M, Q> hidden(a.masks, a.shape, at.matrix / a.shape.heads, first_row, (at.first_tile + tile) * kTile<F>, false);
+      const HiddenPairs<M, Q> hidden(a.masks, a.shape, at().matrix / a.shape.heads, first_row, (at().first_tile + tile) * kTile<F>, false);
       clear(c);
       int slot = 0;
       for (int part = 0; part < panels; ++part) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kStripeThreads, 2) attention_sweep(StripeGrid 
       return slot;
     };
 
-    for (int tile = 0; tile < at.tiles; ++tile) {
+    for (int tile = 0; tile < at().tiles; ++tile) {
       const int slot = next_tile(tile);
       if (a.first) {
         each_row<M>([&](int i, int h, int) { total[i][h].add_powers(c[i], h); });
@@ -77,14 +77,14 @@ __global__ void __launch_bounds__(kStripeThreads, 2) attention_sweep(StripeGrid 
           each_row<M>([&](int i, int h, int) { total[i][h].sum += c[i][q][2 * h + x] * weight; });
         });
       }
-      if (tile < at.kept) kept.store(tile, c);
+      if (tile < at().kept) kept.store(tile, c);
     }
 
     complete_rows<M>(total, grid, shares);
     Real w[M][2];
     warp_sync();  // all lanes have read their potentials
     each_row<M>([&](int i, int h, int r) {
-      const bool writes = at.rank == 0 && lane_in_group() == 0;
+      const bool writes = at().rank == 0 && lane_in_group() == 0;
       if (a.rule.normalise) {
         const NewRow<Real> f(total[i][h], a.first, top[i][h], row[i][h]);
         w[i][h] = f.weight;  // of powers of the old potential; those of the first step are only taken now
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kStripeThreads, 2) attention_sweep(StripeGrid 
         if (writes) {
           a.rows.potential[row_base + r] = f.row;
           if (a.first) a.rows.max[row_base + r] = f.max;
-          a.rows.keep(f, a.first, at.matrix, a.step, first_row + r);
+          a.rows.keep(f, a.first, at().matrix, a.step, first_row + r);
         }
       } else {
         const Real x = a.rule.x ? static_cast<Real>(a.rule.x[row_base + r]) : Real(0),
@@ -106,9 +106,9 @@ __global__ void __launch_bounds__(kStripeThreads, 2) attention_sweep(StripeGrid 
     });
 
     if (column_sums) {
-      const int64_t to = (at.matrix * grid.parts + at.part) * a.k.rows + at.first_tile * kTile<F>;
-      for (int tile = 0; tile < at.tiles; ++tile) {
-        if (tile < at.kept)
+      const int64_t to = (at().matrix * grid.parts + at().part) * a.k.rows + at().first_tile * kTile<F>;
+      for (int tile = 0; tile < at().tiles; ++tile) {
+        if (tile < at().kept)
           kept.load(tile, c);
         else
           next_tile(tile);
@@ -120,10 +120,10 @@ __global__ void __launch_bounds__(kStripeThreads, 2) attention_sweep(StripeGrid 
             u[2 * q + x] += a.first ? exp2_fast((e - top[i][h]) + row[i][h]) : e * w[i][h];
           });
         });
-        sums.add(u, a.partial, to + tile * kTile<F>, stripe == at.first_stripe);
+        sums.add(u, a.partial, to + tile * kTile<F>, stripe == at().first_stripe);
       }
     }
-    finish_stripe(grid, stripe + 1 < at.last_stripe);
+    finish_stripe(grid, stripe + 1 < at().last_stripe);
   }
 }
 

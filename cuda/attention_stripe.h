@@ -62,7 +62,9 @@ struct StripeGrid {
   int space = 0;                   ///< reals for them
 };
 
+/// A block's share of the work.
 struct StripeBlock {
+  StripeBlock() = default;
   explicit __device__ StripeBlock(const StripeGrid& g) {
     int64_t b = blockIdx.x;
     rank = static_cast<int>(b % g.cluster);
@@ -82,6 +84,20 @@ struct StripeBlock {
   int64_t first_stripe, last_stripe;  ///< the last one is not included
   int chunk, rank;
   int first_tile, tiles, kept;  ///< of this block
+};
+
+/// It in shared memory: registers that hold it throughout would be spilled.
+class SharedStripeBlock {
+ public:
+  static constexpr size_t kBytes = shared_bytes<StripeBlock>(1);
+  __device__ SharedStripeBlock(SharedMemory& memory, const StripeGrid& g) : block_(memory.take<StripeBlock>(1)) {
+    if (threadIdx.x == 0) block_[0] = StripeBlock(g);
+    block_sync();
+  }
+  __device__ StripeBlock operator()() const { return block_[0]; }
+
+ private:
+  Shared<StripeBlock> block_;
 };
 
 /// Between stripes, and for a cluster at the end: shared memory is written again, and it must outlive its readers in other blocks.
