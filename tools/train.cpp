@@ -7,7 +7,6 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <memory>
 #include <optional>
 #include <set>
@@ -21,22 +20,13 @@
 #include "tools/option_checks.h"
 #include "tools/ui/metrics.h"
 #include "tools/ui/progress.h"
+#include "tools/ui/stop_signal.h"
 
 namespace sinkgrad {
 namespace {
 
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-volatile std::sig_atomic_t g_signal = 0;
-
-/// The first SIGINT or SIGTERM asks the run to stop; the second one kills the program, which is safe: files appear by renaming.
-void watch_signals() {
-  struct sigaction action = {};
-  action.sa_handler = [](int signal) { g_signal = signal; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
-  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
-}
 
 /// Everything that changes the updates must be as it was; a longer run, another data folder or other ways to look at it may differ.
 void require_same_recipe(const Checkpoint& checkpoint, const Json& recipe) {
@@ -79,14 +69,14 @@ class Run {
   }
 
   void run() {
-    watch_signals();
+    watch_stop_signals();
     while (!trainer_.finished() && !stopping()) trainer_.epoch_complete() ? end_epoch() : update();
-    if (g_signal) {
+    if (stop_signal()) {
       save("last");
       progress_.finish();
       progress_.note(fmt::format("interrupted: update {} is saved in {}; continue with: sinkgrad train {} --out {} --resume", trainer_.state().step,
                                  file("last").string(), (folder_ / "config.json").string(), folder_.string()));
-      throw CLI::RuntimeError(128 + g_signal);
+      throw CLI::RuntimeError(128 + stop_signal());
     }
     if (!trainer_.finished()) save("last");
     progress_.finish();
@@ -142,7 +132,9 @@ class Run {
   }
 
   /// A signal stops after the update; --max-steps lets a complete epoch be evaluated.
-  bool stopping() const { return g_signal || (command_.max_steps > 0 && trainer_.state().step >= command_.max_steps && !trainer_.epoch_complete()); }
+  bool stopping() const {
+    return stop_signal() || (command_.max_steps > 0 && trainer_.state().step >= command_.max_steps && !trainer_.epoch_complete());
+  }
 
   void update() {
     const StepReport report = trainer_.step();

@@ -1,0 +1,14 @@
+// SIGINT and SIGTERM as a wish to stop.
+#pragma once
+
+namespace sinkgrad {
+
+/// From now on the first SIGINT or SIGTERM only sets stop_signal(); the second one kills the program, which is safe: files appear by renaming.
+/// The handler runs on a stack of its own: oneDNN's matrix products keep their operands' addresses in the stack pointer, and a signal frame
+/// below it would overwrite the heap. To be called by the main thread, which the kernel prefers for signals.
+void watch_stop_signals();
+
+/// The number of the signal that came, or 0.
+int stop_signal();
+
+}  // namespace sinkgrad
