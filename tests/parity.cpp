@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "ops/cpu/instructions.h"
+
 namespace parity {
 namespace {
 
@@ -48,6 +50,7 @@ int run_all(const std::filesystem::path& folder) {
 }  // namespace parity
 
 int main() {
+  sinkgrad::cpu::limit_instructions_by_environment();
   const char* folder = std::getenv("SINKGRAD_FIXTURES");
   return parity::run_all(folder ? std::filesystem::path(folder) : std::filesystem::path(SINKGRAD_SOURCE_DIR) / ".." / "shared" / "fixtures");
 }

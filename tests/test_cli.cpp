@@ -307,3 +307,10 @@ TEST_CASE("what cannot be written or read is no success") {
   write_file(recipe / "run/metrics.jsonl", "{\"schema\": 1, \"config\": {}}\n");
   CHECK(run(recipe.train("run", "-q")).code == 0);
 }
+
+TEST_CASE("an unknown instruction set is refused") {
+  const Result result = run("info", "SINKGRAD_INSTRUCTIONS=sse9");
+  CHECK(result.code == 2);
+  CHECK(result.err == "sinkgrad: SINKGRAD_INSTRUCTIONS: must be sse4, avx2 or avx512, got 'sse9'\n");
+  CHECK(run("info mnist_patch_small", "SINKGRAD_INSTRUCTIONS=sse4").code == 0);
+}

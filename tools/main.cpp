@@ -15,14 +15,17 @@
 #include "core/check.h"
 #include "core/names.h"
 #include "nn/trainer.h"
+#include "ops/cpu/instructions.h"
 #include "tools/commands.h"
 
 namespace sinkgrad {
 namespace {
 
-constexpr const char* kExitCodes =
+constexpr const char* kFooter =
     "Exit codes: 0 ok, 1 a check failed or training diverged, 2 usage or bad input, 3 device not available, 4 out of memory,\n"
-    "5 reading or writing failed, 130 or 143 interrupted after saving.";
+    "5 reading or writing failed, 130 or 143 interrupted after saving.\n"
+    "Environment: SINKGRAD_DATA and SINKGRAD_CACHE, folders of data and of what is made of it; SINKGRAD_INSTRUCTIONS, the best of sse4, avx2\n"
+    "and avx512 to use; OMP_NUM_THREADS.";
 
 int exit_code(const std::exception& error) {
   const auto is = [&]<class E>(const E*) { return dynamic_cast<const E*>(&error) != nullptr; };
@@ -64,7 +67,7 @@ int run(int argc, char** argv) {
   CLI::App app("Trains, evaluates and checks Sinkformers: transformers whose attention is normalised by Sinkhorn's algorithm.", "sinkgrad");
   app.set_version_flag("--version", "sinkgrad " SINKGRAD_VERSION);
   app.require_subcommand(1);
-  app.footer(kExitCodes);
+  app.footer(kFooter);
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
     return cat("sinkgrad: ", error.what(), suggestion(*failed), "\nSee sinkgrad --help, or --help after a subcommand.\n");
   });
@@ -80,6 +83,7 @@ int run(int argc, char** argv) {
   add_bleu(app);
   add_adapt(app);
   try {
+    cpu::limit_instructions_by_environment();
     app.parse(argc, argv);
     flush_results();
     return 0;

@@ -4,7 +4,7 @@
 #include <limits>
 
 // Three levels are enough on x86-64: the baseline, AVX2 with FMA, AVX-512.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/vector.cpp"
 #include <hwy/foreach_target.h>
@@ -46,7 +46,6 @@ struct Rows {
     for (size_t i = 0; i < count; ++i) p[i] = buffer[i];
   }
   HWY_INLINE V keep(V v, size_t count) const { return hn::IfThenElseZero(hn::FirstN(d, count), v); }
-  HWY_INLINE T total(V v) const { return hn::GetLane(hn::SumOfLanes(d, v)); }
 
   /// y_j = f(x_j...), stored.
   template <class F, class... In>
@@ -55,14 +54,32 @@ struct Rows {
         n, [&](int64_t j) HWY_ATTR { store(f(load(x + j)...), y + j); },
         [&](int64_t j, size_t c) HWY_ATTR { store(f(load(x + j, c)...), y + j, c); });
   }
+  /// The sum of term(j) over full vectors and of rest(j, count), 0 beyond `count`. 64 bytes of sums whatever a vector holds: narrow
+  /// vectors would make longer chains, and more rounding errors.
+  template <class Full, class Rest>
+  HWY_INLINE T sum(int64_t n, Full term, Rest rest) const {
+    constexpr auto lanes = static_cast<int64_t>(hn::MaxLanes(D()));
+    constexpr int count = lanes * sizeof(T) < 64 ? 64 / (lanes * sizeof(T)) : 1;
+    V sums[count];
+    for (V& v : sums) v = hn::Zero(d);
+    int64_t j = 0;
+    for (; j + count * lanes <= n; j += count * lanes)
+      for (int k = 0; k < count; ++k) sums[k] = hn::Add(sums[k], term(j + k * lanes));
+    for (int k = 0; k < count; ++k)
+      if (j + lanes <= n) {
+        sums[k] = hn::Add(sums[k], term(j));
+        j += lanes;
+      }
+    if (j < n) sums[0] = hn::Add(sums[0], rest(j, static_cast<size_t>(n - j)));
+    for (int half = count / 2; half > 0; half /= 2)
+      for (int k = 0; k < half; ++k) sums[k] = hn::Add(sums[k], sums[k + half]);
+    return hn::GetLane(hn::SumOfLanes(d, sums[0]));
+  }
   /// sum_j f(x_j...).
   template <class F, class... In>
   HWY_INLINE T reduce(int64_t n, F f, const In*... x) const {
-    V a = hn::Zero(d);
-    each(
-        n, [&](int64_t j) HWY_ATTR { a = hn::Add(a, f(load(x + j)...)); },
-        [&](int64_t j, size_t c) HWY_ATTR { a = hn::Add(a, keep(f(load(x + j, c)...), c)); });
-    return total(a);
+    return sum(
+        n, [&](int64_t j) HWY_ATTR { return f(load(x + j)...); }, [&](int64_t j, size_t c) HWY_ATTR { return keep(f(load(x + j, c)...), c); });
   }
   /// max_j f(x_j...).
   template <class F, class... In>
@@ -122,20 +139,18 @@ template <class T>
 T ExpShift(const T* x, T a, T* y, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a);
-  auto total = hn::Zero(r.d);
-  r.each(
+  return r.sum(
       n,
       [&](int64_t j) HWY_ATTR {
         const auto e = Exp(r.d, hn::Add(r.load(x + j), va));
         r.store(e, y + j);
-        total = hn::Add(total, e);
+        return e;
       },
       [&](int64_t j, size_t c) HWY_ATTR {
         const auto e = Exp(r.d, hn::Add(r.load(x + j, c), va));
         r.store(e, y + j, c);
-        total = hn::Add(total, r.keep(e, c));
+        return r.keep(e, c);
       });
-  return r.total(total);
 }
 template <class T>
 T SumExp(const T* x, const T* y, T a, int64_t n) {
@@ -155,20 +170,18 @@ template <class T>
 T ExpInto(const T* x, const T* y, T a, T* p, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a);
-  auto total = hn::Zero(r.d);
-  r.each(
+  return r.sum(
       n,
       [&](int64_t j) HWY_ATTR {
         const auto e = Exp(r.d, hn::Add(hn::Add(r.load(x + j), r.load(y + j)), va));
         r.store(e, p + j);
-        total = hn::Add(total, e);
+        return e;
       },
       [&](int64_t j, size_t c) HWY_ATTR {
         const auto e = Exp(r.d, hn::Add(hn::Add(r.load(x + j, c), r.load(y + j, c)), va));
         r.store(e, p + j, c);
-        total = hn::Add(total, r.keep(e, c));
+        return r.keep(e, c);
       });
-  return r.total(total);
 }
 template <class T>
 void CenterInto(const T* p, T a, T* d, T* s, int64_t n) {
@@ -208,20 +221,18 @@ template <class T>
 T SubtractColumnStep(const T* x, const T* y, T a, const T* c, T* d, int64_t n) {
   const Rows<T> r;
   const auto va = hn::Set(r.d, a);
-  auto total = hn::Zero(r.d);
-  r.each(
+  return r.sum(
       n,
       [&](int64_t j) HWY_ATTR {
         const auto w = hn::Mul(r.load(c + j), Exp(r.d, hn::Add(hn::Add(r.load(x + j), r.load(y + j)), va)));
         r.store(hn::Sub(r.load(d + j), w), d + j);
-        total = hn::Add(total, w);
+        return w;
       },
       [&](int64_t j, size_t k) HWY_ATTR {
         const auto w = hn::Mul(r.load(c + j, k), Exp(r.d, hn::Add(hn::Add(r.load(x + j, k), r.load(y + j, k)), va)));
         r.store(hn::Sub(r.load(d + j, k), w), d + j, k);
-        total = hn::Add(total, w);  // c is 0 beyond the end
+        return w;  // c is 0 beyond the end
       });
-  return r.total(total);
 }
 
 template <class T>

@@ -1,0 +1,14 @@
+// Which vector instructions the CPU code uses.
+#pragma once
+#include <string>
+
+namespace sinkgrad::cpu {
+
+/// Limits our kernels and oneDNN's products to an instruction set, "sse4", "avx2" or "avx512", of what the processor has: for tests, and for the same
+/// bits on different machines (but for f64 products, which are OpenBLAS's). Before the first op. Throws InputError for other names.
+void limit_instructions(const std::string& name);
+
+/// The same with the value of the environment variable SINKGRAD_INSTRUCTIONS, if it is set.
+void limit_instructions_by_environment();
+
+}  // namespace sinkgrad::cpu
