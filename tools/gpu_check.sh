@@ -13,9 +13,9 @@ pack() {
   build "$root/build-gpu" -DSINKGRAD_CUDA=ON -DSINKGRAD_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES="${SINKGRAD_GPU_ARCHITECTURES:-90}"
   rm -rf "$pack" && mkdir -p "$pack/content/bin" "$pack/content/lib"
   cp "$root"/build-gpu/bin/sinkgrad "$root"/build-gpu/tests/cuda/cuda_tests "$pack/content/bin/"
-  cp -L "$root"/build-gpu/libsinkgrad.so "$root"/build-gpu/libsinkgrad_cuda.so "$pack/content/lib/"
-  # CUDA's own libraries and the C library are there already; the rest comes along.
-  for program in "$pack"/content/bin/* "$pack/content/lib/libsinkgrad.so"; do
+  cp "$root"/build-gpu/libsinkgrad_cuda.so "$pack/content/lib/"
+  # CUDA's own libraries and the C library are there already; the rest comes along, ours among it.
+  for program in "$pack"/content/bin/*; do
     ldd "$program" | awk '$3 ~ /^\// { print $3 }' | grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcu[^/]*|libnv[^/]*)\.so' || true
   done | sort -u | while read -r library; do cp -L "$library" "$pack/content/lib/"; done
   strip --strip-unneeded "$pack"/content/bin/* "$pack"/content/lib/*.so* 2>/dev/null || true

@@ -14,6 +14,7 @@
 
 #include "core/file.h"
 #include "core/parallel.h"
+#include "core/version.h"
 #include "tools/commands.h"
 #include "tools/device_option.h"
 #include "tools/option_checks.h"

@@ -14,6 +14,7 @@
 
 #include "core/check.h"
 #include "core/names.h"
+#include "core/version.h"
 #include "nn/trainer.h"
 #include "ops/cpu/instructions.h"
 #include "tools/commands.h"

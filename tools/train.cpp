@@ -13,6 +13,7 @@
 
 #include "core/file.h"
 #include "core/parallel.h"
+#include "core/version.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
 #include "tools/device_option.h"

@@ -306,7 +306,11 @@ Recipe load_recipe(const std::string& name_or_path, const std::vector<std::strin
 
 std::filesystem::path recipe_folder() {
   const char* folder = std::getenv("SINKGRAD_RECIPES");
-  return folder && *folder ? folder : SINKGRAD_RECIPES;
+  if (folder && *folder) return folder;
+  std::error_code none;  // installed, they lie beside the program
+  const std::filesystem::path installed =
+      std::filesystem::read_symlink("/proc/self/exe", none).parent_path().parent_path() / "share/sinkgrad/recipes";
+  return std::filesystem::is_directory(installed, none) ? installed : SINKGRAD_RECIPES;
 }
 
 std::vector<std::string> recipe_names() {
