@@ -63,9 +63,11 @@ std::vector<std::string> rows(const fs::path& run) {
   return lines;
 }
 
+/// Of its files, but for TensorBoard's: every life has one of its own.
 std::vector<std::string> names(const fs::path& folder) {
   std::vector<std::string> found;
-  for (const auto& entry : fs::directory_iterator(folder)) found.push_back(entry.path().filename().string());
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (const std::string name = entry.path().filename(); !name.starts_with("events.")) found.push_back(name);
   std::sort(found.begin(), found.end());
   return found;
 }

@@ -85,6 +85,12 @@ MetricsRow row_of(const std::filesystem::path& path, size_t line, const Json& js
   return row;
 }
 
+std::FILE* open_for_appending(const std::filesystem::path& path) {
+  std::FILE* file = std::fopen(path.c_str(), "ae");
+  require<IoError>(file != nullptr, path.string(), ": opening for writing failed: ", std::generic_category().message(errno));
+  return file;
+}
+
 }  // namespace
 
 double MetricsRow::value(const std::string& name) const {
@@ -106,15 +112,14 @@ MetricsFile read_metrics(const std::filesystem::path& path) {
   return file;
 }
 
-MetricsWriter::MetricsWriter(std::filesystem::path path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "ae")) {
-  require<IoError>(file_ != nullptr, path_.string(), ": opening for writing failed: ", std::generic_category().message(errno));
-}
+MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t first_step)
+    : path_(std::move(path)), file_(open_for_appending(path_)), events_(path_.parent_path(), first_step, now()) {}
 
 MetricsWriter MetricsWriter::create(const std::filesystem::path& path, const Json& header) {
   std::error_code absent;
   const bool exists = std::filesystem::file_size(path, absent) > 0 && !absent;
   require<InputError>(!exists, path.string(), ": a new run requires a folder without metrics, resume that run or choose another folder");
-  MetricsWriter writer(path);
+  MetricsWriter writer(path, 0);
   nlohmann::ordered_json line{{"schema", kSchema}, {"t", rounded(now())}};
   for (const auto& [key, value] : header.items()) line[key] = value;
   writer.append(line);
@@ -130,13 +135,14 @@ MetricsWriter MetricsWriter::resume(const std::filesystem::path& path, int64_t s
     keep ? void(kept += parsed.lines[i].text + '\n') : void(++dropped);
   }
   write_file(path, kept);
-  MetricsWriter writer(path);
+  MetricsWriter writer(path, step + 1);
   writer.append({{"t", rounded(now())}, {"step", step}, {"event", "resume"}, {"dropped", dropped}});
   return writer;
 }
 
 void MetricsWriter::write(const MetricsRow& row) {
-  nlohmann::ordered_json line{{"t", rounded(row.time != 0 ? row.time : now())}, {"step", row.step}, {"epoch", row.epoch}, {"split", row.split}};
+  const double time = rounded(row.time != 0 ? row.time : now());
+  nlohmann::ordered_json line{{"t", time}, {"step", row.step}, {"epoch", row.epoch}, {"split", row.split}};
   std::string nonfinite;
   for (const auto& [name, value] : row.values) {
     line[name] = value;  // a number that is not finite becomes null
@@ -144,6 +150,9 @@ void MetricsWriter::write(const MetricsRow& row) {
   }
   if (!nonfinite.empty()) line["nonfinite"] = nonfinite;
   append(line);
+  std::vector<std::pair<std::string, double>> scalars = row.values;
+  for (auto& [name, value] : scalars) name += '/' + row.split;
+  events_.write(time, row.step, scalars);
 }
 
 void MetricsWriter::append(const nlohmann::ordered_json& object) {

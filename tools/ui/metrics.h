@@ -1,5 +1,6 @@
 // metrics.jsonl: what a run measured, one JSON object per line. The first line is the run's header, the others are
 // {"t", "step", "epoch", "split", "loss", "acc", "lr", ...}. A number that is not finite is written as null and named under "nonfinite".
+// TensorBoard's event files beside it hold the same numbers, tagged "name/split".
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -9,6 +10,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tools/ui/event_log.h"
 
 namespace sinkgrad {
 
@@ -49,10 +52,11 @@ class MetricsWriter {
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
-  explicit MetricsWriter(std::filesystem::path path);
+  MetricsWriter(std::filesystem::path path, int64_t first_step);
   void append(const nlohmann::ordered_json& object);
   std::filesystem::path path_;
   std::unique_ptr<std::FILE, Close> file_;
+  EventLog events_;
 };
 
 }  // namespace sinkgrad
