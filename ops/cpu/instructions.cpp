@@ -1,3 +1,4 @@
+// Names of instruction sets, and what they are to Highway and oneDNN.
 #include "ops/cpu/instructions.h"
 
 #include <dnnl.h>

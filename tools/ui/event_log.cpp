@@ -1,3 +1,4 @@
+// CRC-32C, the few protobuf fields that events need, and their framing.
 #include "tools/ui/event_log.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// A handler that only notes the signal.
 #include "tools/ui/stop_signal.h"
 
 #include <csignal>
