@@ -6,7 +6,7 @@ set(SINKGRAD_HEADERS_DIR ${CMAKE_INSTALL_INCLUDEDIR}/sinkgrad)
 set(SINKGRAD_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/sinkgrad)
 
 # Public are the headers beside the sources; kernels (ops/cpu, cuda) are not. `all_verify_interface_header_sets` compiles each alone.
-file(GLOB SINKGRAD_HEADERS CONFIGURE_DEPENDS core/*.h ops/*.h nn/*.h models/*.h datasets/*.h)
+file(GLOB SINKGRAD_HEADERS CONFIGURE_DEPENDS core/*.h ops/*.h nn/*.h nn/inspect/*.h models/*.h datasets/*.h)
 target_sources(sinkgrad PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${SINKGRAD_HEADERS} ops/cpu/instructions.h)
 target_include_directories(sinkgrad INTERFACE $<INSTALL_INTERFACE:${SINKGRAD_HEADERS_DIR}>)
 set_target_properties(sinkgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})

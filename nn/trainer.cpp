@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/parallel.h"
+#include "nn/finite_check.h"
 
 namespace sinkgrad {
 namespace {
@@ -39,26 +40,6 @@ void check_labels(const Batch& batch, int64_t classes) {
 /// (rows, classes)
 Var scores_of(Model& model, Tape& tape, const Batch& batch) {
   return model.scores(tape.leaf(batch.inputs), batch.context ? tape.leaf(batch.context) : Var{});
-}
-
-bool all_finite(const View& view, Device device) {
-  const std::vector<double> x = to_doubles(view, device);
-  return std::all_of(x.begin(), x.end(), [](double value) { return std::isfinite(value); });
-}
-
-/// What to look at first: a parameter, the output of an op, or the gradient of a parameter.
-std::string first_nonfinite(const Tape& tape, Module& module) {
-  const Device device = tape.device();
-  for (const Parameter& p : module.parameters())
-    if (!all_finite(p.value, device)) return cat("; the parameter ", p.name, " ", p.shape, " is not finite");
-  for (size_t i = 0; i < tape.records().size(); ++i) {
-    const Record& r = tape.records()[i];
-    if (const View& out = tape.value(r.output); !all_finite(out, device))
-      return cat("; the first output that is not finite is that of '", r.op->name, "' ", out.shape, ", record ", i);
-  }
-  for (const Parameter& p : module.parameters())
-    if (!all_finite(p.grad, device)) return cat("; the gradient of ", p.name, " ", p.shape, " is not finite");
-  return "";
 }
 
 }  // namespace
@@ -128,8 +109,9 @@ StepReport Trainer::step() {
 }
 
 void Trainer::report_divergence(const char* what, double value, double lr) {
+  const std::string first = first_nonfinite(tape_, *model_);
   throw DivergedError(cat("training: ", what, std::isnan(value) ? " is not a number" : " is infinite", " at update ", state_.step + 1, " (epoch ",
-                          state_.epoch + 1, ", lr ", lr, ")", first_nonfinite(tape_, *model_)));
+                          state_.epoch + 1, ", lr ", lr, ")", first.empty() ? "" : "; ", first));
 }
 
 bool Trainer::end_epoch(double accuracy) {

@@ -93,7 +93,7 @@ TEST_CASE("every subcommand explains itself with an example") {
   const Result help = run("--help");
   CHECK(help.code == 0);
   CHECK_THAT(help.out, Contains("Exit codes: 0 ok"));
-  for (const char* command : {"train", "eval", "info", "data", "gradcheck", "plot"}) {
+  for (const char* command : {"train", "eval", "info", "data", "gradcheck", "graph", "inspect", "plot"}) {
     CAPTURE(command);
     CHECK_THAT(help.out, Contains(command));
     const Result own = run(std::string(command) + " --help");

@@ -266,3 +266,38 @@ TEST_CASE("values that are not finite are counted, not hidden; of repeated recor
   std::filesystem::remove_all(folder.path / "long");
   CHECK_THROWS_WITH(load_runs({folder.path.string()}), Contains("requires a run folder with metrics.jsonl"));
 }
+
+TEST_CASE("cells can be one picture, and absent lines leave the sums of the others alone") {
+  HeatMap map{.title = "t", .description = "d", .rows = 3, .columns = 2, .values = {1, 2, kNan, kNan, 3, 5}};
+  map.row_sums = map.column_sums = true;
+  const std::string cells = heat_map(map);
+  CHECK_THAT(cells, Contains("column 0: sum 4<") && Contains("column 1: sum 7<") && Contains("row 2: sum 8<") && Contains("hatch"));
+  map.values[3] = 7;  // one NaN among numbers is a fault, not an absence
+  CHECK_THAT(heat_map(map), Contains("column 0: sum NaN") && Contains("row 1: sum NaN"));
+
+  HeatMap large{.title = "t", .description = "d", .rows = 60, .columns = 60, .values = std::vector<double>(3600, 0.5)};
+  large.row_sums = large.column_sums = true;
+  std::fill_n(large.values.begin() + 60, 60, kNan);
+  const std::string all = heat_map(large);
+  large.picture = true;
+  const std::string picture = heat_map(large);
+  CHECK(malformed(picture) == "");
+  CHECK(count(picture, "<image ") == 1);
+  CHECK(count(all, "<image ") == 0);
+  CHECK(20 * picture.size() < all.size());
+  // Matrices beyond 64 lines: the mean of a block is that of its present lines.
+  HeatMap blocks{.title = "t", .description = "d", .rows = 128, .columns = 1, .values = std::vector<double>(128, 2.0)};
+  blocks.values[5] = kNan;
+  CHECK_THAT(heat_map(blocks), Contains("4, 0: 2<"));
+}
+
+TEST_CASE("frames stand one after another, and bring the only script") {
+  HtmlPage page("p");
+  page.paragraph("text");
+  CHECK_THAT(page.str(), !Contains("<script"));
+  page.frames(kHostile, {{kHostile, {"<svg></svg>"}, kHostile}, {"second", {}, ""}});
+  const std::string text = page.str();
+  CHECK(count(text, "<script>") == 1);
+  CHECK(count(text, "class=\"frame\"") == 2);
+  CHECK(malformed(std::regex_replace(text.substr(text.find("<html")), std::regex("<script>[^<]*</script>"), "")) == "");
+}

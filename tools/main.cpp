@@ -78,6 +78,8 @@ int run(int argc, char** argv) {
   add_info(app);
   add_data(app);
   add_gradcheck(app);
+  add_inspect(app);
+  add_graph(app);
   add_plot(app);
   add_bench(app);
   add_translate(app);

@@ -4,5 +4,6 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 . "$root/tools/packages.sh"
 install_packages $sinkgrad_packages
+install_packages $sinkgrad_browser_packages || echo "sinkgrad: no browser to test the pages in" >&2
 build "$root/build" -DSINKGRAD_TESTS=ON
 ctest --test-dir "$root/build" --output-on-failure "$@"

@@ -14,6 +14,7 @@
 #include "core/file.h"
 #include "core/parallel.h"
 #include "core/version.h"
+#include "nn/finite_check.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
 #include "tools/device_option.h"
@@ -57,7 +58,9 @@ class Run {
         data_(open_data(recipe)),
         model_(open_model(recipe, data_.train->item_shape(), data_.train->classes())),
         trainer_(*model_, *data_.train, trainer_options(recipe, device_)),
+        finite_check_(*model_),
         progress_({.mode = parse_progress_mode(command.progress), .quiet = command.quiet}) {
+    if (command.check_finite) trainer_.tape().set_observer(&finite_check_);
     if (!device_note_.empty()) progress_.note(device_note_);
     if (device_.kind() != DeviceKind::cpu) progress_.note("device " + device_.backend().name());
     progress_.note("train  " + data_.train->description());
@@ -197,6 +200,7 @@ class Run {
   DataSplits data_;
   std::unique_ptr<Model> model_;
   Trainer trainer_;
+  FiniteCheck finite_check_;
   Progress progress_;
   std::optional<MetricsWriter> metrics_;
   std::optional<Score> test_;  // of the model as it stands after the last epoch
@@ -240,6 +244,7 @@ void add_train(CLI::App& app) {
   command->add_option("--progress", options->progress, "auto, bar, plain or never")
       ->check(CLI::IsMember({"auto", "bar", "plain", "never"}))
       ->capture_default_str();
+  command->add_flag("--check-finite", options->check_finite, "stop at the first NaN or infinity and name op, module, half-step and index (slower)");
   command->add_flag("-q,--quiet", options->quiet, "only the result, no progress and no notes");
   command->add_flag("--print-config", options->print_config, "print the complete recipe and exit");
   command->callback([options] { train(*options); });

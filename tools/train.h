@@ -13,7 +13,7 @@ struct TrainCommand {
   std::optional<uint64_t> seed;
   int threads = 0;
   int64_t max_steps = 0, log_every = 0;
-  bool resume = false, quiet = false, print_config = false;
+  bool resume = false, quiet = false, print_config = false, check_finite = false;
 };
 
 void train(const TrainCommand& command);

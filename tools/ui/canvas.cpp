@@ -27,9 +27,11 @@ std::string style_sheet() {
       ".sg .axis{{stroke:#8b939e}}.sg .reference{{stroke:#5a626e;stroke-dasharray:2 3}}.sg .curve{{fill:none;stroke-width:1.8;stroke-linejoin:round}}"
       ".sg .dashed{{stroke-dasharray:4 2.5;stroke-width:1.3}}.sg .band{{fill-opacity:.18}}.sg .cross{{fill:none;stroke-width:1.6}}.sg "
       ".empty{{fill:#e9ebee}}"
-      ".sg .hatch{{stroke:#8b939e}}.sg .oncell{{fill:#fff}}.sg .oncell.pale{{fill:#111}}{}"
+      ".sg .hatch{{stroke:#8b939e}}.sg .cells{{image-rendering:pixelated}}.sg .box{{fill:#f4f5f7;stroke:#8b939e}}.sg "
+      ".leaf{{fill:#fff;stroke-dasharray:3 2}}.sg .half{{fill:#eef5fa}}.sg .oncell{{fill:#fff}}.sg .oncell.pale{{fill:#111}}{}"
       "@media screen and (prefers-color-scheme:dark){{.sg .bg{{fill:#15181d}}.sg text{{fill:#e4e7eb}}.sg .small,.sg .tick{{fill:#a3abb6}}"
-      ".sg .grid{{stroke:#2c3139}}.sg .axis{{stroke:#767e8a}}.sg .reference{{stroke:#a3abb6}}.sg .empty{{fill:#2c3139}}"
+      ".sg .grid{{stroke:#2c3139}}.sg .axis{{stroke:#767e8a}}.sg .reference{{stroke:#a3abb6}}.sg .empty{{fill:#2c3139}}.sg "
+      ".box{{fill:#1f242b}}.sg .leaf{{fill:#15181d}}.sg .half{{fill:#1a2733}}"
       ".sg .oncell{{fill:#fff}}.sg .oncell.pale{{fill:#111}}{}}}</style>",
       palette(kLight), palette(kDark));
   return sheet;

@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "tools/ui/canvas.h"
+#include "tools/ui/png.h"
 #include "tools/ui/svg.h"
 
 namespace sinkgrad {
@@ -45,7 +46,15 @@ std::string hex(Color c) { return fmt::format("#{:02x}{:02x}{:02x}", std::lround
 
 bool pale(Color c) { return 0.299 * c.red + 0.587 * c.green + 0.114 * c.blue > 140; }
 
-/// The map with at most kMostCells rows and columns, its marginal sums taken before blocks are averaged.
+/// For each line whether it holds anything but NaN.
+std::vector<bool> present_lines(const HeatMap& map, bool rows) {
+  std::vector<bool> present(rows ? map.rows : map.columns);
+  for (size_t k = 0; k < map.values.size(); ++k)
+    if (!std::isnan(map.values[k])) present[rows ? k / map.columns : k % map.columns] = true;
+  return present;
+}
+
+/// The map with at most kMostCells rows and columns, its marginal sums taken before blocks are averaged. Absent lines are left out of both.
 struct Matrix {
   size_t rows, columns, row_block, column_block;
   std::vector<double> values, row_sums, column_sums;  // sums: the mean over the lines of a block
@@ -55,21 +64,33 @@ struct Matrix {
       : row_block((map.rows + kMostCells - 1) / kMostCells), column_block((map.columns + kMostCells - 1) / kMostCells) {
     rows = (map.rows + row_block - 1) / row_block;
     columns = (map.columns + column_block - 1) / column_block;
-    values.assign(rows * columns, 0);
-    row_sums.assign(rows, 0);
-    column_sums.assign(columns, 0);
+    const std::vector<bool> row_present = present_lines(map, true), column_present = present_lines(map, false);
+    const std::vector<double> heights = counts(row_present, row_block, rows), widths = counts(column_present, column_block, columns);
+    for (double height : heights) row_sums.push_back(height > 0 ? 0 : kAbsent);
+    for (double width : widths) column_sums.push_back(width > 0 ? 0 : kAbsent);
+    for (double height : heights)
+      for (double width : widths) values.push_back(height * width > 0 ? 0 : kAbsent);
     for (size_t i = 0; i < map.rows; ++i) {
       for (size_t j = 0; j < map.columns; ++j) {
+        if (!row_present[i] || !column_present[j]) continue;
         const double value = map.values[i * map.columns + j];
         const size_t row = i / row_block, column = j / column_block;
-        const double height = static_cast<double>(std::min(row_block, map.rows - row * row_block));
-        const double width = static_cast<double>(std::min(column_block, map.columns - column * column_block));
-        values[row * columns + column] += value / (height * width);
-        row_sums[row] += value / height;
-        column_sums[column] += value / width;
+        values[row * columns + column] += value / (heights[row] * widths[column]);
+        row_sums[row] += value / heights[row];
+        column_sums[column] += value / widths[column];
         if (is_drawable(value)) typical_line += std::abs(value) / static_cast<double>(map.rows);
       }
     }
+  }
+
+ private:
+  static constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
+
+  /// How many lines of each block are present.
+  static std::vector<double> counts(const std::vector<bool>& present, size_t block, size_t blocks) {
+    std::vector<double> count(blocks);
+    for (size_t i = 0; i < present.size(); ++i) count[i / block] += present[i];
+    return count;
   }
 };
 
@@ -77,17 +98,19 @@ class HeatMapDrawing {
  public:
   explicit HeatMapDrawing(const HeatMap& map) : map_(map), matrix_(map) {
     // Whole pixels leave no seams between cells.
-    cell_ = std::clamp(std::floor(map.size / static_cast<double>(std::max(matrix_.rows, matrix_.columns))), 4.0, 56.0);
+    const size_t longer = map.row_height > 0 ? matrix_.columns : std::max(matrix_.rows, matrix_.columns);
+    cell_ = std::clamp(std::floor(map.size / static_cast<double>(longer)), 4.0, 56.0);
+    height_ = map.row_height > 0 ? map.row_height : cell_;
     choose_range();
     double label_width = 0;
-    for (size_t i = 0; i < matrix_.rows; i += label_step()) label_width = std::max(label_width, text_width(row_label(i), 11));
+    for (size_t i = 0; i < matrix_.rows; i += label_step(height_)) label_width = std::max(label_width, text_width(row_label(i), 11));
     left_ = std::ceil(kMargin + label_width + 8 + (map.row_axis.empty() ? 0 : 16));
     double label_height = 0;
-    for (size_t j = 0; j < matrix_.columns; j += label_step()) label_height = std::max(label_height, text_width(column_label(j), 11));
-    slanted_ = label_height > cell_ * static_cast<double>(label_step());
+    for (size_t j = 0; j < matrix_.columns; j += column_step()) label_height = std::max(label_height, text_width(column_label(j), 11));
+    slanted_ = label_height > cell_ * static_cast<double>(column_step());
     top_ = std::ceil(kMargin + (map.title.empty() ? 0 : 24) + (map.column_axis.empty() ? 0 : 16) + (slanted_ ? label_height + 6 : 18));
     right_ = left_ + cell_ * static_cast<double>(matrix_.columns);
-    bottom_ = top_ + cell_ * static_cast<double>(matrix_.rows);
+    bottom_ = top_ + height_ * static_cast<double>(matrix_.rows);
   }
 
   std::string draw() {
@@ -103,7 +126,7 @@ class HeatMapDrawing {
     if (matrix_.row_block * matrix_.column_block > 1)
       note += fmt::format("{}Each cell is the mean of a block of {} x {} values of the {} x {} matrix.", note.empty() ? "" : " ", matrix_.row_block,
                           matrix_.column_block, map_.rows, map_.columns);
-    height = canvas_.paragraph(kMargin, height, width - 2 * kMargin, note) + 10;
+    height = canvas_.paragraph(kMargin, std::max(height, top_ + scale_height() + 12), width - 2 * kMargin, note) + 10;
     return canvas_.finish(map_.title, map_.description, width, height);
   }
 
@@ -127,19 +150,20 @@ class HeatMapDrawing {
     return map_.diverging ? interpolate(kDiverging, part) : interpolate(kSequential, part);
   }
   /// Labels must be 13 pixels apart.
-  size_t label_step() const { return static_cast<size_t>(std::ceil(13 / cell_)); }
+  static size_t label_step(double cell) { return static_cast<size_t>(std::ceil(13 / cell)); }
+  size_t column_step() const { return label_step(cell_ * 13 / 22); }  // and these 22
   std::string row_label(size_t i) const {
     return map_.row_labels.empty() ? std::to_string(i * matrix_.row_block) : map_.row_labels[i * matrix_.row_block];
   }
   std::string column_label(size_t j) const {
     return map_.column_labels.empty() ? std::to_string(j * matrix_.column_block) : map_.column_labels[j * matrix_.column_block];
   }
-  double row_middle(size_t i) const { return top_ + (static_cast<double>(i) + 0.5) * cell_; }
+  double row_middle(size_t i) const { return top_ + (static_cast<double>(i) + 0.5) * height_; }
   double column_middle(size_t j) const { return left_ + (static_cast<double>(j) + 0.5) * cell_; }
 
   void draw_labels() {
-    for (size_t i = 0; i < matrix_.rows; i += label_step()) canvas_.text(left_ - 6, row_middle(i) + 4, "tick small end", row_label(i));
-    for (size_t j = 0; j < matrix_.columns; j += label_step()) {
+    for (size_t i = 0; i < matrix_.rows; i += label_step(height_)) canvas_.text(left_ - 6, row_middle(i) + 4, "tick small end", row_label(i));
+    for (size_t j = 0; j < matrix_.columns; j += column_step()) {
       const std::string label = escape_markup(column_label(j));
       const double x = column_middle(j), y = top_ - 6;
       slanted_ ? canvas_.add("<text class=\"tick small\" transform=\"translate({:.1f} {:.1f}) rotate(-90)\">{}</text>\n", x + 4, y, label)
@@ -152,34 +176,55 @@ class HeatMapDrawing {
   }
 
   void draw_cells() {
-    const bool numbers = cell_ >= 38;
+    const bool numbers = cell_ >= 38 && height_ >= 16;
+    if (map_.picture && !numbers) return draw_picture();
     for (size_t i = 0; i < matrix_.rows; ++i) {
       for (size_t j = 0; j < matrix_.columns; ++j) {
         const double value = matrix_.values[i * matrix_.columns + j], x = left_ + static_cast<double>(j) * cell_,
-                     y = top_ + static_cast<double>(i) * cell_;
+                     y = top_ + static_cast<double>(i) * height_;
         const std::string place = escape_markup(fmt::format("{}, {}: {}", row_label(i), column_label(j), format_number(value)));
         const Color fill = color(value);
         if (std::isnan(value)) {
-          canvas_.add("<g><title>{}</title>", place);
-          canvas_.rectangle(x, y, cell_, cell_, "empty");
-          for (double d : {0.0, 0.5}) {
-            canvas_.line(x, y + cell_ * (1 - d), x + cell_ * (1 - d), y, "hatch");
-            if (d > 0) canvas_.line(x + cell_ * d, y + cell_, x + cell_, y + cell_ * d, "hatch");
-          }
-          canvas_.add("</g>\n");
+          draw_hatched(x, y, place);
           continue;
         }
         canvas_.add("<rect fill=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"><title>{}</title></rect>\n", hex(fill), x, y,
-                    cell_, cell_, place);
+                    cell_, height_, place);
         if (numbers)
           canvas_.text(column_middle(j), row_middle(i) + 4, pale(fill) ? "small middle oncell pale" : "small middle oncell", short_number(value));
       }
     }
   }
+  void draw_picture() {
+    const bool any_hatched = std::any_of(matrix_.values.begin(), matrix_.values.end(), [](double value) { return std::isnan(value); });
+    const size_t fine = any_hatched ? 4 : 1;  // pixels per side of a cell: a diagonal must fit
+    std::vector<uint8_t> pixels;
+    for (size_t y = 0; y < fine * matrix_.rows; ++y)
+      for (size_t x = 0; x < fine * matrix_.columns; ++x) {
+        const double value = matrix_.values[y / fine * matrix_.columns + x / fine];
+        const bool hatched = std::isnan(value);
+        const Color c = hatched ? Color{139, 147, 158} : color(value);
+        for (double part : {c.red, c.green, c.blue, hatched && (x + y) % fine != 0 ? 0.0 : 255.0})
+          pixels.push_back(static_cast<uint8_t>(std::lround(part)));
+      }
+    canvas_.rectangle(left_, top_, right_ - left_, bottom_ - top_, "empty");
+    canvas_.add("<image class=\"cells\" preserveAspectRatio=\"none\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" href=\"{}\"/>\n",
+                left_, top_, right_ - left_, bottom_ - top_, png_address(fine * matrix_.columns, fine * matrix_.rows, pixels));
+  }
+  void draw_hatched(double x, double y, const std::string& place) {
+    canvas_.add("<g><title>{}</title>", place);
+    canvas_.rectangle(x, y, cell_, height_, "empty");
+    canvas_.line(x, y + height_, x + cell_, y, "hatch");
+    canvas_.line(x, y + height_ / 2, x + cell_ / 2, y, "hatch");
+    canvas_.line(x + cell_ / 2, y + height_, x + cell_, y + height_ / 2, "hatch");
+    canvas_.add("</g>\n");
+  }
   /// At most two decimals, or one digit with an exponent: what fits a cell.
   static std::string short_number(double value) {
-    const bool decimal = value == 0 || (std::abs(value) >= 0.01 && std::abs(value) < 100);
-    return format_number(decimal ? std::round(value * 100) / 100 : std::strtod(fmt::format("{:.1g}", value).c_str(), nullptr));
+    if (value == 0 || (std::abs(value) >= 0.01 && std::abs(value) < 100)) return format_number(std::round(value * 100) / 100);
+    if (!is_drawable(value)) return format_number(value);
+    const int exponent = static_cast<int>(std::floor(std::log10(std::abs(value)) + 1e-9));
+    return format_number(std::round(value / std::pow(10.0, exponent))) + "e" + format_number(exponent);
   }
 
   /// The range of the bars. Sums that vanish but for rounding are compared with what they sum up, so that they look like nothing.
@@ -195,19 +240,32 @@ class HeatMapDrawing {
     return {low, high, false, first, last};
   }
 
+  /// In a picture small bars are one path, see end_bars.
+  void draw_bar(double x, double y, double width, double height, bool large, const std::string& tooltip) {
+    if (!map_.picture || large)
+      canvas_.rectangle(x, y, width, height, "f0", tooltip);
+    else
+      bars_ += fmt::format("M{:.1f} {:.1f}h{:.1f}v{:.1f}h{:.1f}z", x, y, width, height, -width);
+  }
+  void end_bars() {
+    if (!bars_.empty()) canvas_.add("<path class=\"f0\" d=\"{}\"/>\n", bars_);
+    bars_.clear();
+  }
+
   void draw_row_sums(double& right) {
-    const bool numbers = cell_ >= 13;
+    const bool numbers = height_ >= 13;
     const double end = right + kBar;
     double number_width = 0;
     const Axis x = bar_axis(matrix_.row_sums, map_.row_reference, right, end);
     for (size_t i = 0; i < matrix_.rows; ++i) {
       const double sum = matrix_.row_sums[i], a = x(0), b = is_drawable(sum) ? x(sum) : a;
-      canvas_.rectangle(std::min(a, b), row_middle(i) - 0.35 * cell_, std::abs(b - a), 0.7 * cell_, "f0",
-                        fmt::format("row {}: sum {}", row_label(i), format_number(sum)));
+      draw_bar(std::min(a, b), row_middle(i) - 0.35 * height_, std::abs(b - a), 0.7 * height_, numbers,
+               fmt::format("row {}: sum {}", row_label(i), format_number(sum)));
       if (!numbers) continue;
       canvas_.text(end + 6, row_middle(i) + 4, "small", short_number(sum));
       number_width = std::max(number_width, text_width(short_number(sum), 11) + 6);
     }
+    end_bars();
     canvas_.line(x(0), top_, x(0), bottom_, "axis");
     if (map_.row_reference) canvas_.line(x(*map_.row_reference), top_ - 4, x(*map_.row_reference), bottom_ + 4, "reference");
     canvas_.text((right + end) / 2, top_ - 6, "small middle", "row sums");
@@ -220,10 +278,11 @@ class HeatMapDrawing {
     const Axis y = bar_axis(matrix_.column_sums, map_.column_reference, end, bottom);
     for (size_t j = 0; j < matrix_.columns; ++j) {
       const double sum = matrix_.column_sums[j], a = y(0), b = is_drawable(sum) ? y(sum) : a;
-      canvas_.rectangle(column_middle(j) - 0.35 * cell_, std::min(a, b), 0.7 * cell_, std::abs(b - a), "f0",
-                        fmt::format("column {}: sum {}", column_label(j), format_number(sum)));
+      draw_bar(column_middle(j) - 0.35 * cell_, std::min(a, b), 0.7 * cell_, std::abs(b - a), numbers,
+               fmt::format("column {}: sum {}", column_label(j), format_number(sum)));
       if (numbers) canvas_.text(column_middle(j), end + 14, "small middle", short_number(sum));
     }
+    end_bars();
     canvas_.line(left_, y(0), right_, y(0), "axis");
     if (map_.column_reference) {
       canvas_.line(left_ - 4, y(*map_.column_reference), right_ + 4, y(*map_.column_reference), "reference");
@@ -233,10 +292,13 @@ class HeatMapDrawing {
     bottom = end + (numbers ? 22 : 8);
   }
 
+  /// Three labels must fit beside it, also where the matrix is a strip.
+  double scale_height() const { return std::clamp(bottom_ - top_, 44.0, 160.0); }
+
   /// The colour scale at the right; returns the width of the whole.
   double draw_scale(double x) {
     constexpr int kSteps = 32;
-    const double height = std::min(bottom_ - top_, 160.0) / kSteps;
+    const double height = scale_height() / kSteps;
     for (int i = 0; i < kSteps; ++i)
       canvas_.add("<rect fill=\"{}\" x=\"{:.1f}\" y=\"{:.2f}\" width=\"10\" height=\"{:.2f}\"/>\n",
                   hex(color(high_ - (high_ - low_) * i / (kSteps - 1))), x, top_ + i * height, height + 0.3);
@@ -249,7 +311,8 @@ class HeatMapDrawing {
   const HeatMap& map_;
   Matrix matrix_;
   Canvas canvas_;
-  double cell_, left_, right_, top_, bottom_, low_, high_;
+  std::string bars_;
+  double cell_, height_, left_, right_, top_, bottom_, low_, high_;
   bool slanted_;
 };
 

@@ -26,10 +26,30 @@ th,td{padding:.3rem .8rem;border-bottom:1px solid #e3e6ea;text-align:left;vertic
 pre{overflow-x:auto;padding:.7rem .9rem;background:#f4f5f7;border-radius:6px;font-size:.85rem;line-height:1.4}summary{cursor:pointer}
 .verdict{padding:.5rem .9rem;border-left:5px solid #0072b2;background:#eef5fa;max-width:44rem;margin:.6rem 0}
 .good{border-color:#009e73;background:#ebf7f3}.bad{border-color:#d55e00;background:#fdf1ea}
-@media screen and (prefers-color-scheme:dark){body{background:#15181d;color:#e4e7eb}.subtitle,figcaption,caption,nav{color:#a3abb6}a{color:#5ab4f0}
+.frame{margin:1rem 0}.frame h3{margin:.4rem 0;font-size:1rem}.slider{display:flex;align-items:center;gap:.8rem;flex-wrap:wrap;margin:1rem 0}
+.slider input{width:min(26rem,60vw);accent-color:#0072b2}.slider output{font-weight:600;font-variant-numeric:tabular-nums}
+.moving .frame h3{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
+@media screen and (prefers-color-scheme:dark){.slider input{accent-color:#5ab4f0}body{background:#15181d;color:#e4e7eb}.subtitle,figcaption,caption,nav{color:#a3abb6}a{color:#5ab4f0}
 svg,th,td{border-color:#2c3139}pre{background:#1f242b}.verdict{background:#1a2733;border-color:#5ab4f0}
 .good{background:#172b26;border-color:#35c79b}.bad{background:#33231a;border-color:#ff8f4d}}
-@media print{body{max-width:none;padding:0;font-size:11pt}h2{break-after:avoid}pre{white-space:pre-wrap}}
+@media print{body{max-width:none;padding:0;font-size:11pt}h2{break-after:avoid}pre{white-space:pre-wrap}
+.slider{display:none}.frame[hidden]{display:block}.moving .frame h3{position:static;clip-path:none;width:auto;height:auto}}
+)";
+
+// Without it all frames are shown. The arrow keys move a slider that has the focus.
+constexpr const char* kScript = R"(
+for (const box of document.querySelectorAll('.frames')) {
+  const frames = [...box.querySelectorAll('.frame')], slider = document.createElement('label'), input = document.createElement('input'),
+        place = document.createElement('output');
+  input.type = 'range'; input.min = 1; input.max = frames.length; input.value = 1;
+  slider.className = 'slider'; slider.append(box.dataset.name, input, place); box.prepend(slider); box.classList.add('moving');
+  const show = () => {
+    frames.forEach((frame, i) => frame.hidden = i + 1 != input.value);
+    place.textContent = frames[input.value - 1].querySelector('h3').textContent;
+    input.setAttribute('aria-valuetext', place.textContent);
+  };
+  input.addEventListener('input', show); show();
+}
 )";
 
 bool is_number(std::string text) {
@@ -78,6 +98,18 @@ HtmlPage& HtmlPage::figure(const std::vector<std::string>& charts, std::string_v
   return *this;
 }
 
+HtmlPage& HtmlPage::frames(std::string_view name, const std::vector<HtmlFrame>& frames) {
+  has_frames_ = true;
+  body_ += fmt::format("<div class=\"frames\" data-name=\"{}\">\n", escape_markup(name));
+  for (const HtmlFrame& frame : frames) {
+    body_ += fmt::format("<div class=\"frame\"><h3>{}</h3>\n", escape_markup(frame.title));
+    figure(frame.charts, frame.caption);
+    body_ += "</div>\n";
+  }
+  body_ += "</div>\n";
+  return *this;
+}
+
 HtmlPage& HtmlPage::table(const std::vector<std::string>& columns, const std::vector<std::vector<std::string>>& rows, std::string_view caption) {
   std::vector<const char*> style(columns.size(), " class=\"number\"");
   for (const auto& row : rows) {
@@ -107,8 +139,8 @@ std::string HtmlPage::str() const {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\">\n"
-      "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<header><h1>{}</h1>\n{}</header>\n{}<main>\n{}</main>\n</body>\n</html>\n",
-      title, kStyle, title, subtitle, contents, body_);
+      "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<header><h1>{}</h1>\n{}</header>\n{}<main>\n{}</main>\n{}</body>\n</html>\n",
+      title, kStyle, title, subtitle, contents, body_, has_frames_ ? fmt::format("<script>{}</script>\n", kScript) : "");
 }
 
 }  // namespace sinkgrad

@@ -52,7 +52,8 @@ struct BarChart {
 };
 
 /// Row-major values. At most 64 rows and columns are drawn: beyond that each cell is the mean of a block, and the note says so.
-/// NaN is hatched.
+/// NaN is hatched; a row or column of nothing else is absent, the sums and means of the others go on without it.
+/// With `picture` the cells are one embedded picture: a hundredth of the bytes, but no value is shown when one points at a cell.
 struct HeatMap {
   std::string title, description;
   size_t rows, columns;
@@ -64,7 +65,9 @@ struct HeatMap {
   bool row_sums = false, column_sums = false;                 // bars at the right and below
   std::optional<double> row_reference{}, column_reference{};  // what the sums ought to be: a dotted line
   std::string note{};
-  double size = 420;  // of the longer side of the matrix
+  double size = 420;      // of the longer side of the matrix
+  double row_height = 0;  // in pixels, for strips; 0: square cells
+  bool picture = false;
 };
 
 /// Throws Error when lengths do not match.

@@ -1,0 +1,193 @@
+// `sinkgrad inspect`: what Sinkhorn does to a matrix or an attention head, half-step by half-step, forward and backward. Writes a page, JSON and
+// .npz of the same numbers.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "core/file.h"
+#include "core/npy.h"
+#include "core/rng.h"
+#include "core/version.h"
+#include "nn/inspect/attention_head.h"
+#include "tools/commands.h"
+#include "tools/experiment.h"
+#include "tools/option_checks.h"
+#include "tools/ui/inspection_page.h"
+#include "tools/ui/matrix.h"
+
+namespace sinkgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct InspectCommand {
+  std::string subject, matrix, cotangent, out = "inspect", split = "test";
+  std::vector<int64_t> size, masked_rows, masked_columns;
+  std::vector<std::string> data;
+  std::optional<int> half_steps;
+  std::optional<double> tolerance;
+  double spread = 1;
+  uint64_t seed = 1;
+  int64_t layer = 0, head = 0, item = 0;
+};
+
+struct Subject {
+  Tensor scores;
+  InspectionOptions options;
+  InspectionSource source;
+};
+
+/// Normal numbers times `spread`.
+Tensor random_scores(const Shape& shape, uint64_t seed, double spread) {
+  Tensor scores(shape, DType::f64);
+  RandomStream random(seed, "scores");
+  for (double& x : scores.span<double>()) x = spread * random.normal();
+  return scores;
+}
+
+Subject random_subject(const InspectCommand& command) {
+  const int64_t n = command.size[0], m = command.size.back();
+  require<InputError>(n <= (int64_t{1} << 22) / m, "inspect: --size must ask for at most 4194304 scores, got ", n, " x ", m);
+  return {.scores = random_scores({n, m}, command.seed, command.spread),
+          .source = {.title = fmt::format("Random scores, {} x {}, seed {}, standard deviation {:g}", n, m, command.seed, command.spread),
+                     .attributes = {{"kind", "random"}, {"seed", command.seed}, {"spread", command.spread}}}};
+}
+
+Subject matrix_subject(const InspectCommand& command) {
+  const bool inline_text = command.subject.empty();
+  const std::string name = inline_text ? "--matrix" : command.subject == "-" ? "standard input" : command.subject;
+  const Tensor scores = inline_text ? parse_matrix(command.matrix, name) : read_matrix(command.subject, std::cin);
+  return {.scores = scores,
+          .source = {.title = fmt::format("Scores from {}, {} x {}", name, scores.shape()[0], scores.shape()[1]),
+                     .attributes = {{"kind", "matrix"}, {"name", name}}}};
+}
+
+/// Runs the model on one item, forward and backward, and takes the head out of that step.
+Subject head_subject(const InspectCommand& command) {
+  const Checkpoint checkpoint = read_checkpoint(command.subject);
+  Recipe recipe = recipe_of(checkpoint);
+  for (const std::string& setting : command.data) recipe.set("data." + setting);
+  const DataSplits splits = open_data(recipe);
+  const DataSource& data = command.split == "test" ? *splits.test : *splits.train;
+  require<InputError>(command.item < data.size(), "inspect: --item must lie in 0..", data.size() - 1, " of the ", command.split, " data, got ",
+                      command.item);
+  const auto model = open_model(recipe, data.item_shape(), data.classes());
+  const std::vector<AttentionHeads*> layers = model->attentions();
+  const auto layer_count = static_cast<int64_t>(layers.size());
+  require<InputError>(command.layer < layer_count, command.subject, ": --layer must lie in 0..", layer_count - 1, ", got ", command.layer);
+  AttentionHeads& attention = *layers[static_cast<size_t>(command.layer)];
+  require<InputError>(command.head < attention.count, command.subject, ": --head must lie in 0..", attention.count - 1, ", got ", command.head);
+  const ParameterPack pack(*model, DType::f32, 0);
+  checkpoint.restore(pack);
+
+  BatchMemory memory;
+  const uint32_t index[] = {static_cast<uint32_t>(command.item)};
+  const Batch batch = data.batch(index, std::nullopt, memory);
+  Tape tape;
+  tape.set_training(false);
+  const Var logits = model->scores(tape.leaf(batch.inputs), batch.context ? tape.leaf(batch.context) : Var{});
+  tape.retain_grad(attention.last);
+  tape.backward(cross_entropy(logits, tape.leaf(batch.labels), 0, Smoothing::torch, kNoLabel));
+  const HeadScores head = head_scores(attention, 0, command.head);
+
+  Subject subject{head.scores, head.options};
+  subject.source = {
+      .title = fmt::format("Layer {}, head {} of {}, {} item {}", command.layer, command.head, command.subject, command.split, command.item),
+      .row_name = "query",
+      .column_name = "key",
+      .attributes = {{"kind", "attention"},
+                     {"checkpoint", command.subject},
+                     {"layer", command.layer},
+                     {"head", command.head},
+                     {"split", command.split},
+                     {"item", command.item}}};
+  std::string& details = subject.source.details;
+  if (batch.labels.count() == 1) {
+    const Numbers values = to_doubles(tape.value(logits));
+    const auto said = static_cast<size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+    const auto label = static_cast<size_t>(batch.labels.span<int32_t>()[0]);
+    details = fmt::format("The item is '{}', the model says '{}'. ", data.class_names()[label], data.class_names()[said]);
+  }
+  details += fmt::format("The loss is the model's own: W is its gradient with respect to this plan{}.",
+                         attention.sinkhorn.gradient == SinkhornGradient::unrolled ? ""
+                         : attention.sinkhorn.gradient == SinkhornGradient::frozen ? "; the model trains with the frozen gradient"
+                                                                                   : "; the model trains with the implicit gradient");
+  return subject;
+}
+
+Subject open_subject(const InspectCommand& command) {
+  const int given = !command.subject.empty() + !command.matrix.empty() + !command.size.empty();
+  require<InputError>(given == 1, "inspect: requires one of a file, --matrix and --size, got ", given == 0 ? "none" : "several");
+  Subject subject = !command.size.empty()                       ? random_subject(command)
+                    : command.subject.ends_with(".safetensors") ? head_subject(command)
+                                                                : matrix_subject(command);
+  InspectionOptions& options = subject.options;
+  if (command.half_steps) options.half_steps = *command.half_steps;
+  if (command.tolerance) options.tolerance = *command.tolerance;
+  options.masked_queries.insert(options.masked_queries.end(), command.masked_rows.begin(), command.masked_rows.end());
+  options.masked_keys.insert(options.masked_keys.end(), command.masked_columns.begin(), command.masked_columns.end());
+  options.seed = command.seed;
+  if (!command.cotangent.empty()) options.cotangent = read_matrix(command.cotangent, std::cin);
+  return subject;
+}
+
+void inspect_subject(const InspectCommand& command) {
+  const fs::path folder = fs::path(command.out).parent_path();
+  require<IoError>(folder.empty() || fs::is_directory(folder), folder.string(), ": the folder of --out does not exist");
+  Subject subject = open_subject(command);
+  const Inspection inspection = inspect(subject.scores, subject.options);
+  InspectionSource& source = subject.source;
+  source.attributes["version"] = SINKGRAD_VERSION;
+  if (!subject.options.cotangent) source.details += fmt::format("W is drawn from a normal distribution, seed {}.", command.seed);
+  write_file(command.out + ".html",
+             inspection_page(inspection, source, fmt::format("sinkgrad {} \u00b7 inspect \u00b7 float64 on the CPU", SINKGRAD_VERSION)));
+  write_file(command.out + ".json", inspection_json(inspection, source).dump() + "\n");
+  write_npz(command.out + ".npz", inspection_arrays(inspection));
+  fmt::print("{0}written: {1}.html, {1}.json, {1}.npz\n", inspection_text(inspection, source), command.out);
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  const auto options = std::make_shared<InspectCommand>();
+  CLI::App* command = app.add_subcommand("inspect", "Show what Sinkhorn does to scores and gradients, half-step by half-step");
+  command->footer(
+      "Example: sinkgrad inspect --size 6 8 --spread 2 --half-steps 5\n"
+      "         sinkgrad inspect runs/sinkformer/best.safetensors --layer 0 --head 1 --item 3 --out head");
+  CLI::Option* subject = command->add_option("subject", options->subject,
+                                             "a matrix of scores (text, CSV, JSON, .npy; - is standard input), or a checkpoint NAME.safetensors");
+  CLI::Option* matrix = command->add_option("--matrix", options->matrix, "the scores themselves, such as \"1 2; 3 5\"")->excludes(subject);
+  CLI::Option* size = command->add_option("--size", options->size, "N [M]: random scores, N x M or N x N")
+                          ->expected(1, 2)
+                          ->check(positive_integer)
+                          ->excludes(subject)
+                          ->excludes(matrix);
+  command->add_option("--seed", options->seed, "of random scores, and of W where it is random")->check(natural_number)->capture_default_str();
+  command->add_option("--spread", options->spread, "standard deviation of random scores")
+      ->check(non_negative_number)
+      ->capture_default_str()
+      ->needs(size);
+  command->add_option("-l,--half-steps", options->half_steps, "rows first; 1 is softmax [5; the model's]")->check(positive_integer);
+  command->add_option("--tolerance", options->tolerance, "stop earlier, once columns are off by no more [0: never; the model's]")
+      ->check(non_negative_number);
+  command->add_option("--mask-rows", options->masked_rows, "rows (queries) to exclude, counted from 0")->check(natural_number);
+  command->add_option("--mask-columns", options->masked_columns, "columns (keys) to exclude, counted from 0")->check(natural_number);
+  command->add_option("--cotangent", options->cotangent,
+                      "a matrix W: the gradient is that of the sum of W times the plan [random; the model's loss]");
+  command->add_option("--layer", options->layer, "attention layer of the checkpoint, counted from 0")->check(natural_number)->capture_default_str();
+  command->add_option("--head", options->head, "its head, counted from 0")->check(natural_number)->capture_default_str();
+  command->add_option("--item", options->item, "the item that the model sees, counted from 0")->check(natural_number)->capture_default_str();
+  command->add_option("--split", options->split, "test or train")->check(CLI::IsMember({"test", "train"}))->capture_default_str();
+  command->add_option("--data", options->data, "KEY=VALUE, changes one option of the data that the checkpoint names; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  command->add_option("-o,--out", options->out, "what to write: NAME.html, NAME.json and NAME.npz")->capture_default_str();
+  command->callback([options] { inspect_subject(*options); });
+}
+
+}  // namespace sinkgrad
