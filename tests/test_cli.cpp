@@ -93,7 +93,7 @@ TEST_CASE("every subcommand explains itself with an example") {
   const Result help = run("--help");
   CHECK(help.code == 0);
   CHECK_THAT(help.out, Contains("Exit codes: 0 ok"));
-  for (const char* command : {"train", "eval", "info", "data", "gradcheck", "graph", "inspect", "plot"}) {
+  for (const char* command : {"train", "eval", "info", "data", "gradcheck", "graph", "inspect", "plot", "theory"}) {
     CAPTURE(command);
     CHECK_THAT(help.out, Contains(command));
     const Result own = run(std::string(command) + " --help");
@@ -170,6 +170,33 @@ TEST_CASE("fault 53: stopping and resuming leaves the same files, whatever the n
     CHECK((read(fs::path(recipe / "whole") / name) == read(fs::path(recipe / "parts") / name)));
   CHECK(rows(recipe / "whole") == rows(recipe / "parts"));
   CHECK(rows(recipe / "whole").size() == 14 + 2);
+}
+
+TEST_CASE("watching attention adds its rows and changes no other, also when the run is resumed") {
+  const TinyRecipe recipe;
+  REQUIRE(run(recipe.train("plain", "-q")).code == 0);
+  REQUIRE(run(recipe.train("watched", "-q --attention-every 5")).code == 0);
+  REQUIRE(run(recipe.train("parts", "-q --attention-every 5 --max-steps 7")).code == 0);
+  REQUIRE(run(recipe.train("parts", "-q --attention-every 5 --resume")).code == 0);
+  std::vector<std::string> others, attention;
+  for (const std::string& row : rows(recipe.path / "watched")) (row.starts_with("attention") ? attention : others).push_back(row);
+  CHECK(others == rows(recipe.path / "plain"));
+  REQUIRE(attention.size() == 3);  // updates 0, 5, 10
+  CHECK_THAT(attention[1], Contains("attention 5 ") && Contains("attention.4.1.entropy="));
+  CHECK(rows(recipe.path / "parts") == rows(recipe.path / "watched"));
+  CHECK(read(recipe.path / "watched/last.safetensors") == read(recipe.path / "plain/last.safetensors"));
+
+  REQUIRE(run("plot " + (recipe / "watched") + " --attention --out " + (recipe / "page.html")).code == 0);
+  CHECK_THAT(read(recipe / "page.html"), Contains("Layer 4: entropy"));
+  REQUIRE(run("plot " + (recipe / "watched") + " --split attention --metric attention.0.1.entropy --out " + (recipe / "one.svg")).code == 0);
+  const Result svg = run("plot " + (recipe / "watched") + " --attention --out " + (recipe / "two.svg"));
+  CHECK((svg.code == 2 && svg.err.find("requires a name that ends in .html") != std::string::npos));
+  CHECK(run("plot " + (recipe / "plain") + " --attention --out " + (recipe / "none.html")).code == 2);
+  CHECK_FALSE(fs::exists(recipe / "none.html"));
+  const Result upstream = run("train pct_shapes_small --attention-every 5 --set data.train=24 --set data.test=24 --out " + (recipe / "pct"));
+  CHECK(upstream.code == 2);
+  CHECK_THAT(upstream.err, Contains("requires a model with softmax or Sinkhorn attention, 'pct_shapes_small' has none"));
+  CHECK_FALSE(fs::exists(recipe / "pct"));
 }
 
 TEST_CASE("no run overwrites another, and a resumed one keeps its recipe") {

@@ -132,6 +132,15 @@ TEST_CASE("every chart is well-formed with hostile text and numbers") {
     if (y.empty()) continue;
     HeatMap map{.title = kHostile, .description = kHostile, .rows = 1, .columns = y.size(), .values = y};
     map.column_labels.assign(y.size(), kHostile);
+    const LinkChart link{.title = kHostile,
+                         .description = kHostile,
+                         .from_label = kHostile,
+                         .to_label = kHostile,
+                         .from = {0, 0},
+                         .to = std::vector<double>(2 * y.size(), 1e300 / 4),
+                         .weights = y,
+                         .note = kHostile};
+    CHECK(malformed(link_chart(link)) == "");
     map.row_axis = map.column_axis = map.note = kHostile;
     map.row_sums = map.column_sums = true;
     map.row_reference = 1;
@@ -176,6 +185,38 @@ TEST_CASE("charts refuse lengths that do not match") {
                     Contains("requires 1 values, got 2"));
   CHECK_THROWS_WITH(heat_map({.title = "", .description = "", .rows = 2, .columns = 2, .values = {1}}), Contains("got 2 x 2 and 1 values"));
   CHECK_THROWS_AS(heat_map({.title = "", .description = "", .rows = 0, .columns = 3, .values = {}}), Error);
+}
+
+TEST_CASE("links are as thick as their weights, and those up to the least are left out") {
+  const std::string svg = link_chart({.title = "",
+                                      .description = "",
+                                      .from_label = "query",
+                                      .to_label = "key",
+                                      .from = {0, 0, 0, 1},
+                                      .to = {1, 0, 1, 1},
+                                      .weights = {0.4, 0.2, 1e-13, kNan},
+                                      .least = 1e-12});
+  CHECK(count(svg, "<line class=\"curve l6\"") == 2);
+  CHECK_THAT(svg, Contains("stroke-width:7.00") && Contains("stroke-width:3.50") && Contains("<title>query 0, key 1: 0.2</title>"));
+  CHECK_THROWS_WITH(link_chart({.title = "", .description = "", .from = {0, 0}, .to = {1}, .weights = {1}}), Contains("got 2, 1 and 1 numbers"));
+  CHECK_THROWS_WITH(link_chart({.title = "", .description = "", .from = {0, kNan}, .to = {1, 1}, .weights = {1}}), Contains("finite"));
+}
+
+TEST_CASE("with equal axes a square is square, wide or tall, and charts of one reach share their scale") {
+  // Width and height in pixels of a rectangle of 1 by `tall`.
+  const auto drawn = [](double tall, double reach) {
+    const std::string svg =
+        line_chart({.title = "t", .description = "", .series = {{"a", {0, 1, 1}, {0, 0, tall}}}, .equal_axes = true, .reach = reach});
+    std::smatch path;
+    REQUIRE(std::regex_search(svg, path, std::regex("d=\"M([0-9.]+) ([0-9.]+)L([0-9.]+) [0-9.]+L[0-9.]+ ([0-9.]+)\"")));
+    return std::pair(std::stod(path[3]) - std::stod(path[1]), std::stod(path[2]) - std::stod(path[4]));
+  };
+  for (const double tall : {0.2, 1.0, 5.0}) {
+    const auto [width, height] = drawn(tall, 0);
+    CHECK(height / width == Approx(tall).epsilon(0.02));
+    CHECK(drawn(tall, 6).first == Approx(drawn(1, 6).first).margin(0.2));
+  }
+  CHECK(drawn(1, 6).first < drawn(1, 0).first / 3);
 }
 
 TEST_CASE("a heat map shows values and sums, hatches NaN, and averages blocks of large matrices") {

@@ -19,6 +19,7 @@ void add_info(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_plot(CLI::App& app);
 void add_study(CLI::App& app);
+void add_theory(CLI::App& app);
 void add_train(CLI::App& app);
 void add_translate(CLI::App& app);
 

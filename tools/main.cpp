@@ -81,6 +81,7 @@ int run(int argc, char** argv) {
   add_inspect(app);
   add_graph(app);
   add_plot(app);
+  add_theory(app);
   add_bench(app);
   add_translate(app);
   add_bleu(app);

@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "core/names.h"
 #include "tools/commands.h"
+#include "tools/ui/attention_curves.h"
 #include "tools/ui/curves.h"
 #include "tools/ui/html.h"
 
@@ -20,7 +21,7 @@ namespace {
 struct PlotOptions {
   std::vector<std::string> runs, metrics;
   std::string out = "curves.svg", split = "both", axis = "epoch";
-  bool group_seeds = false, logarithmic = false;
+  bool group_seeds = false, logarithmic = false, attention = false;
 };
 
 /// "accuracy" is written "acc" in metrics.jsonl.
@@ -70,6 +71,11 @@ std::string page(const PlotOptions& options, const std::vector<RunGroup>& groups
     page.table({"run", "seeds", "split", least ? "least" : "greatest", "at " + options.axis, "last", "not finite"}, rows,
                metric + (options.group_seeds ? " (median over seeds)" : ""));
   }
+  if (options.attention) {
+    page.section("Attention");
+    page.paragraph("Of 16 test items, layers and heads counted from 0. A column sum is what a key gets of all queries, 1 being its fair share.");
+    for (const AttentionCharts& layer : attention_charts(groups, axis)) page.figure(layer.charts);
+  }
   page.section("Configurations");
   for (const RunGroup& group : groups) page.code(group.runs[0]->config.dump(2, ' ', false, nlohmann::json::error_handler_t::replace), group.label);
   return page.str();
@@ -84,6 +90,8 @@ void plot(PlotOptions options) {
   if (options.metrics.empty()) options.metrics = {"loss"};
   if (html && options.metrics == std::vector<std::string>{"loss"} && std::count(known.begin(), known.end(), "acc")) options.metrics.push_back("acc");
   for (std::string& metric : options.metrics) metric = metric_in_file(metric, known);
+  require<InputError>(html || !options.attention, "plot: --attention draws several charts and requires a name that ends in .html, got '", options.out,
+                      "'");
   require<InputError>(html || options.metrics.size() == 1, "plot: an .svg file holds one metric, ", options.metrics.size(),
                       " were asked for; use --out NAME.html");
   const std::vector<std::string> splits =
@@ -105,9 +113,13 @@ void add_plot(CLI::App& app) {
   command->add_option("-o,--out", options->out, "what to write, ending in .svg or .html")->capture_default_str();
   command->add_option("-m,--metric", options->metrics,
                       "loss, accuracy or any other name in metrics.jsonl; repeatable in .html [loss; in .html loss and accuracy]");
-  command->add_option("--split", options->split, "train, test or both")->check(CLI::IsMember({"train", "test", "both"}))->capture_default_str();
+  command->add_option("--split", options->split, "train, test, both, or attention for single numbers of --attention-every")
+      ->check(CLI::IsMember({"train", "test", "both", "attention"}))
+      ->capture_default_str();
   command->add_option("--x", options->axis, "epoch or step")->check(CLI::IsMember({"epoch", "step"}))->capture_default_str();
   command->add_flag("--group-seeds", options->group_seeds, "join runs that differ only in the seed: median, and a band from least to greatest");
+  command->add_flag("--attention", options->attention,
+                    "also column sums, marginal error and entropy of every layer and head, from runs trained with --attention-every; .html only");
   command->add_flag("--log", options->logarithmic, "logarithmic value axis");
   command->callback([options] { plot(*options); });
 }

@@ -14,6 +14,7 @@
 #include "core/file.h"
 #include "core/parallel.h"
 #include "core/version.h"
+#include "nn/attention_probe.h"
 #include "nn/finite_check.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
@@ -68,6 +69,9 @@ class Run {
     progress_.note(fmt::format("model  {}, {} parameters", recipe.model.at("name").get<std::string>(), model_->parameter_count()));
     if (recipe.model.value("iterations", 1) % 2 == 0)
       progress_.note("note   an even number of half-steps ends on columns: rows of the attention do not sum to exactly 1");
+    require<InputError>(command.attention_every == 0 || !model_->attentions().empty(),
+                        "train: --attention-every requires a model with softmax or Sinkhorn attention, '", recipe.name, "' has none");
+    if (command.attention_every > 0) probe_.emplace(*model_, *data_.test, device_, trainer_options(recipe, device_).precision);
     command.resume ? resume() : start();
     report_every_ = command.log_every > 0 ? command.log_every : std::max<int64_t>(1, trainer_.batches_per_epoch() / 20);
   }
@@ -109,6 +113,7 @@ class Run {
     write_file(folder_ / "config.json", config_.dump(2) + "\n");
     write_data_files();
     if (!command_.init.empty()) read_checkpoint(command_.init).restore(trainer_.parameters());
+    if (probe_) watch_attention();
     save("last");
     progress_.note("writing " + folder_.string());
   }
@@ -157,10 +162,25 @@ class Run {
       values_.pop_back();  // memory does not change
       restart_clock();
     }
+    if (probe_ && state.step % command_.attention_every == 0) watch_attention();
     const int64_t total = epochs_ * trainer_.batches_per_epoch();
     progress_.update(fmt::format("epoch {}/{}", state.epoch + 1, epochs_), state.step,
                      command_.max_steps > 0 ? std::min(total, command_.max_steps) : total, values_);
     if (checkpoint_every_ > 0 && state.step % checkpoint_every_ == 0 && !trainer_.epoch_complete()) save("last");
+  }
+
+  /// One row of the split "attention" with the numbers of every layer and head, both counted from 0: "attention.LAYER.HEAD.entropy".
+  void watch_attention() {
+    MetricsRow row{.step = trainer_.state().step, .epoch = trainer_.epochs_done(), .split = "attention"};
+    const auto layers = probe_->measure();
+    for (size_t layer = 0; layer < layers.size(); ++layer)
+      for (size_t head = 0; head < layers[layer].size(); ++head) {
+        const AttentionStatistics& s = layers[layer][head];
+        for (const auto& [name, value] : {std::pair("column_min", s.column_min), std::pair("column_max", s.column_max),
+                                          std::pair("marginal_error", s.marginal_error), std::pair("entropy", s.entropy)})
+          row.values.emplace_back(fmt::format("attention.{}.{}.{}", layer, head, name), value);
+      }
+    metrics_->write(row);
   }
 
   void end_epoch() {
@@ -201,6 +221,7 @@ class Run {
   std::unique_ptr<Model> model_;
   Trainer trainer_;
   FiniteCheck finite_check_;
+  std::optional<AttentionProbe> probe_;  // with --attention-every
   Progress progress_;
   std::optional<MetricsWriter> metrics_;
   std::optional<Score> test_;  // of the model as it stands after the last epoch
@@ -241,6 +262,11 @@ void add_train(CLI::App& app) {
   command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
   command->add_option("--max-steps", options->max_steps, "stop after so many updates in all [as many as the epochs have]")->check(positive_integer);
   command->add_option("--log-every", options->log_every, "updates per line of metrics.jsonl [a twentieth of an epoch]")->check(positive_integer);
+  command
+      ->add_option("--attention-every", options->attention_every,
+                   "updates between looks at the attention of 16 test items: column sums, entropy and marginal error of every layer and head go "
+                   "to metrics.jsonl, `sinkgrad plot --attention` draws them [never]")
+      ->check(positive_integer);
   command->add_option("--progress", options->progress, "auto, bar, plain or never")
       ->check(CLI::IsMember({"auto", "bar", "plain", "never"}))
       ->capture_default_str();

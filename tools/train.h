@@ -12,8 +12,8 @@ struct TrainCommand {
   std::vector<std::string> settings;
   std::optional<uint64_t> seed;
   int threads = 0;
-  int64_t max_steps = 0, log_every = 0;
   bool resume = false, quiet = false, print_config = false, check_finite = false;
+  int64_t max_steps = 0, log_every = 0, attention_every = 0;
 };
 
 void train(const TrainCommand& command);

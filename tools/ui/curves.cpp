@@ -142,15 +142,17 @@ std::vector<RunGroup> group_runs(const std::vector<Run>& runs, bool join_seeds) 
   return groups;
 }
 
-Curve learning_curve(const RunGroup& group, const std::string& metric, const std::string& split, CurveAxis axis) {
+Curve learning_curve(const RunGroup& group, const std::vector<std::string>& metrics, const std::string& split, CurveAxis axis) {
   Curve curve;
   std::map<double, std::vector<double>> measured;  // x -> finite values
   for (const Run* run : group.runs) {
     for (const MetricsRow& row : run->rows) {
-      if (row.split != split || !row.has(metric)) continue;
-      std::vector<double>& values = measured[axis == CurveAxis::epoch ? row.epoch : static_cast<double>(row.step)];
-      const double value = row.value(metric);
-      std::isfinite(value) ? values.push_back(value) : void(++curve.nonfinite);
+      for (const std::string& metric : metrics) {
+        if (row.split != split || !row.has(metric)) continue;
+        std::vector<double>& values = measured[axis == CurveAxis::epoch ? row.epoch : static_cast<double>(row.step)];
+        const double value = row.value(metric);
+        std::isfinite(value) ? values.push_back(value) : void(++curve.nonfinite);
+      }
     }
   }
   for (const auto& [x, values] : measured) {

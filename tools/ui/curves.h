@@ -37,7 +37,11 @@ struct Curve {
 
 enum class CurveAxis { epoch, step };
 
-Curve learning_curve(const RunGroup& group, const std::string& metric, const std::string& split, CurveAxis axis);
+/// Several metrics, such as those of all heads, are joined like several runs.
+Curve learning_curve(const RunGroup& group, const std::vector<std::string>& metrics, const std::string& split, CurveAxis axis);
+inline Curve learning_curve(const RunGroup& group, const std::string& metric, const std::string& split, CurveAxis axis) {
+  return learning_curve(group, std::vector{metric}, split, axis);
+}
 
 /// The names of the measured values, sorted.
 std::vector<std::string> metric_names(const std::vector<Run>& runs);

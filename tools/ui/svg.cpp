@@ -36,6 +36,13 @@ struct Range {
     low = logarithmic ? low / air : low - air;
     high = logarithmic ? high * air : high + air;
   }
+  double length() const { return std::max(high - low, 0.0); }
+  /// To at least `length`, around its middle.
+  void stretch(double length_wanted) {
+    const double missing = std::max(length_wanted - length(), 0.0);
+    low -= missing / 2;
+    high += missing / 2;
+  }
 };
 
 /// Where the values are drawn, in pixels.
@@ -146,10 +153,17 @@ std::string line_chart(const LineChart& chart) {
       for (double y : *values) vertical.add(y);
   }
   for (const ReferenceLine& reference : chart.references) vertical.add(reference.y);
+  if (chart.reach > 0)
+    for (Range* range : {&horizontal, &vertical})
+      for (double end : {-chart.reach, chart.reach}) range->add(end);
   vertical.widen();
+  // The frame is known only with the labels of the vertical axis: first enough height for the width, then exactly the width for the height.
+  constexpr double kRoomForLabels = 1.15;
+  if (chart.equal_axes) vertical.stretch(kRoomForLabels * horizontal.length() * chart.height / chart.width);
 
   Canvas canvas;
   const Frame frame = draw_frame(canvas, chart, vertical);
+  if (chart.equal_axes) horizontal.stretch(vertical.length() * (frame.right - frame.left - 12) / (frame.bottom - frame.top));
   const Axis x(horizontal.low, horizontal.high, chart.log_x, frame.left + 6, frame.right - 6);
   const Axis y(vertical.low, vertical.high, chart.log_y, frame.bottom, frame.top);
   for (const Tick& tick : x.ticks(8, chart.x_integers)) {

@@ -1,5 +1,5 @@
-// Charts as SVG text: a line chart, grouped bars, a heat map with marginal sums. Each is a complete file and can also be put into a page.
-// No scripts, no fonts to fetch, no ids (two charts in one page cannot clash); colours suit colour-blind readers, light and dark mode.
+// Charts as SVG text: a line chart, grouped bars, a heat map with marginal sums, linked points. Each is a complete file and can also be put into a
+// page. No scripts, no fonts to fetch, no ids (two charts in one page cannot clash); colours suit colour-blind readers, light and dark mode.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -37,6 +37,8 @@ struct LineChart {
   std::vector<ReferenceLine> references{};
   bool log_x = false, log_y = false;  // values <= 0 are left out and counted in the note
   bool x_integers = false;            // ticks on whole numbers only
+  bool equal_axes = false;            // one unit is as long on both axes, as on a map
+  double reach = 0;                   // both axes cover at least -reach .. reach
   std::string note{};                 // small print under the legend
   double width = 720, height = 400;   // of the chart without legend and note
 };
@@ -70,9 +72,21 @@ struct HeatMap {
   bool picture = false;
 };
 
+/// Two sets of points in the plane, and a line between each pair whose width is proportional to its weight.
+struct LinkChart {
+  std::string title, description;
+  std::string from_label{}, to_label{};  // what the points of each set are, such as "query" and "key"
+  std::vector<double> from, to;          // (n, 2) and (m, 2): x and y of each point
+  std::vector<double> weights;           // (n, m)
+  double least = 0;                      // weights up to this are not drawn
+  std::string note{};
+  double size = 340;
+};
+
 /// Throws Error when lengths do not match.
 std::string line_chart(const LineChart& chart);
 std::string bar_chart(const BarChart& chart);
 std::string heat_map(const HeatMap& map);
+std::string link_chart(const LinkChart& chart);
 
 }  // namespace sinkgrad
