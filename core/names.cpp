@@ -2,6 +2,7 @@
 #include "core/names.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 namespace sinkgrad {
@@ -22,9 +23,15 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
-  const auto best = std::min_element(candidates.begin(), candidates.end(),
-                                     [&](const std::string& a, const std::string& b) { return edit_distance(name, a) < edit_distance(name, b); });
-  return best == candidates.end() ? std::string() : *best;
+  constexpr size_t kBeginning = 3;  // shorter ones say too little
+  std::string nearest;
+  size_t least = SIZE_MAX;
+  for (const std::string& candidate : candidates) {
+    const size_t distance = edit_distance(name, candidate);
+    const bool alike = 2 * distance <= std::max(name.size(), candidate.size()) || (name.size() >= kBeginning && candidate.starts_with(name));
+    if (alike && distance < least) least = distance, nearest = candidate;
+  }
+  return nearest;
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {

@@ -1,4 +1,4 @@
-// A file that another program changed or cut is recognised by its lengths and simply made again.
+// A file that another program changed or cut is simply made again.
 #include "datasets/cache.h"
 
 #include <fcntl.h>
@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kMagic = "sinkgrad cache 1";
 constexpr uint64_t kDataBegin = 64, kLengths = 16;
+constexpr const char* kElsewhere = "; the data option 'cache' or the variable SINKGRAD_CACHE names another folder for cache files";
 
 /// The whole file in memory, or null.
 std::shared_ptr<const void> map(const std::filesystem::path& path, uint64_t& bytes) {
@@ -33,9 +34,28 @@ std::shared_ptr<const void> map(const std::filesystem::path& path, uint64_t& byt
   return {memory, [bytes](const void* p) { ::munmap(const_cast<void*>(p), bytes); }};
 }
 
+/// The folder of an archive; otherwise the data's own.
+std::filesystem::path folder_of(const std::filesystem::path& data) {
+  if (std::filesystem::is_regular_file(data)) return data.has_parent_path() ? data.parent_path() : ".";
+  return data;
+}
+
 }  // namespace
 
-std::shared_ptr<const CacheFile> CacheFile::open(const std::filesystem::path& path, const std::string& key) {
+Fingerprint& Fingerprint::add(std::string_view part) {
+  const auto mix = [&](unsigned char c) { hash_ = (hash_ ^ c) * 0x100000001b3; };
+  for (const char c : part) mix(static_cast<unsigned char>(c));
+  for (uint64_t length = part.size(), i = 0; i < 8; ++i) mix(static_cast<unsigned char>(length >> (8 * i)));
+  return *this;
+}
+
+std::string Fingerprint::text() const {
+  std::string digits(16, '0');
+  for (size_t i = 0; i < 16; ++i) digits[i] = "0123456789abcdef"[hash_ >> (60 - 4 * i) & 15];
+  return digits;
+}
+
+std::shared_ptr<const CacheFile> CacheFile::open(const std::filesystem::path& path, const std::string& key, const Usable& usable) {
   uint64_t size = 0;
   std::shared_ptr<const void> mapping = map(path, size);
   if (!mapping || size < kDataBegin + kLengths) return nullptr;
@@ -51,11 +71,12 @@ std::shared_ptr<const CacheFile> CacheFile::open(const std::filesystem::path& pa
   cache->meta_ = std::move(json["meta"]);
   cache->bytes_ = {begin + kDataBegin, lengths[0]};
   cache->mapping_ = std::move(mapping);
-  return cache;
+  return usable && !usable(*cache) ? nullptr : cache;
 }
 
-std::shared_ptr<const CacheFile> CacheFile::open_or_build(const std::filesystem::path& path, const std::string& key, const Build& build) {
-  if (auto found = open(path, key)) return found;
+std::shared_ptr<const CacheFile> CacheFile::open_or_build(const std::filesystem::path& path, const std::string& key, const Build& build,
+                                                          const Usable& usable) {
+  if (auto found = open(path, key, usable)) return found;
   try {
     AtomicFile file(path);
     std::string head(kMagic);
@@ -68,9 +89,9 @@ std::shared_ptr<const CacheFile> CacheFile::open_or_build(const std::filesystem:
     file.write(lengths, kLengths);
     file.commit();
   } catch (const IoError& error) {
-    throw IoError(cat(error.what(), "; the data option 'cache' or the variable SINKGRAD_CACHE names another folder for cache files"));
+    throw IoError(cat(error.what(), kElsewhere));
   }
-  auto made = open(path, key);
+  auto made = open(path, key, usable);
   require<IoError>(made != nullptr, path.string(), ": the cache file just written cannot be read back");
   return made;
 }
@@ -88,10 +109,10 @@ std::string cache_key(const std::filesystem::path& folder, const std::vector<std
 std::filesystem::path cache_path(const std::string& cache_folder, const std::filesystem::path& folder, const std::string& name) {
   const char* variable = std::getenv("SINKGRAD_CACHE");
   const std::filesystem::path chosen = !cache_folder.empty() ? cache_folder : variable ? variable : "";
-  if (chosen.empty()) return folder / ("sinkgrad-" + name + ".cache");
+  if (chosen.empty()) return folder_of(folder) / ("sinkgrad-" + name + ".cache");
   std::error_code error;
   std::filesystem::create_directories(chosen, error);
-  require<IoError>(!error, chosen.string(), ": creating the folder for cache files failed: ", error.message());
+  require<IoError>(!error, chosen.string(), ": creating the folder for cache files failed: ", error.message(), kElsewhere);
   return chosen / cat(name, '-', std::hex, stream_id(std::filesystem::absolute(folder).lexically_normal().string()), ".cache");
 }
 

@@ -50,6 +50,7 @@ Dictionary Dictionary::parse(std::string_view text, const std::string& place) {
   Dictionary dictionary;
   const std::vector<std::string> lines = lines_of(text);
   for (size_t i = 0; i < lines.size(); ++i) {
+    require_utf8(lines[i], cat(place, ": line ", i + 1));
     const size_t space = lines[i].rfind(' ');
     int64_t count = -1;
     if (space != std::string::npos) {

@@ -1,4 +1,5 @@
-// The random resized crop is torchvision's: ten tries for an area of 8 to 100 percent and proportions of 3:4 to 4:3, else the whole image.
+// The random resized crop is torchvision's: ten tries for an area of 8 (or crop_area) to 100 percent and proportions of 3:4 to 4:3, else the whole
+// image.
 #include "datasets/image_folder.h"
 
 #include <cmath>
@@ -88,10 +89,10 @@ struct Kind {
   }
 };
 
-CropBox random_crop(int64_t size, RandomStream& random) {
+CropBox random_crop(int64_t size, double least_area, RandomStream& random) {
   const auto area = static_cast<double>(size * size);
   for (int i = 0; i < 10; ++i) {
-    const double target = area * random.uniform(0.08, 1), aspect = std::exp(random.uniform(std::log(3.0 / 4), std::log(4.0 / 3)));
+    const double target = area * random.uniform(least_area, 1), aspect = std::exp(random.uniform(std::log(3.0 / 4), std::log(4.0 / 3)));
     const auto width = static_cast<int64_t>(std::lround(std::sqrt(target * aspect))),
                height = static_cast<int64_t>(std::lround(std::sqrt(target / aspect)));
     if (width < 1 || width > size || height < 1 || height > size) continue;
@@ -165,6 +166,8 @@ ImageFolder::ImageFolder(std::shared_ptr<const ImageCollection> images, Split sp
     : images_(std::move(images)), split_(split), options_(options) {
   require<InputError>(options.test_share > 0 && options.test_share < 1, options.name, ": test_share must lie between 0 and 1, got ",
                       options.test_share);
+  require<InputError>(options.crop_area > 0 && options.crop_area <= 1, options.name, ": crop_area must lie in (0, 1], got ", options.crop_area);
+  require<InputError>(std::isfinite(options.mean) && options.std > 0, options.name, ": std must be positive, got ", options.std);
   const std::vector<int32_t>& labels = images_->labels;
   for (size_t c = 0; c < images_->class_names.size(); ++c) {
     std::vector<uint32_t> of_class;
@@ -196,13 +199,14 @@ void ImageFolder::load_item(uint32_t index, std::optional<uint64_t> epoch, float
     const std::string_view stream = split_ == Split::train ? "training image" : "test image";
     RandomStream random(options_.seed, stream, epoch ? (*epoch + 1) << 32 | index : index);
     auto* cropped = scratch.take<uint8_t>(3 * n * n);
-    resize_bilinear(image, n, random_crop(n, random), cropped, n, n);
+    resize_bilinear(image, n, random_crop(n, options_.crop_area, random), cropped, n, n);
     image = cropped;
     flip = random.next_u32() % 2 == 1;
   }
+  const auto mean = static_cast<float>(options_.mean), std = static_cast<float>(options_.std);
   for (int64_t c = 0; c < 3; ++c)
     for (int64_t y = 0; y < n; ++y)
-      for (int64_t x = 0; x < n; ++x) *out++ = static_cast<float>(image[(y * n + (flip ? n - 1 - x : x)) * 3 + c]) / 255;
+      for (int64_t x = 0; x < n; ++x) *out++ = (static_cast<float>(image[(y * n + (flip ? n - 1 - x : x)) * 3 + c]) / 255 - mean) / std;
 }
 
 void ImageFolder::load(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, float* inputs, int32_t* labels) const {

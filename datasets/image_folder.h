@@ -36,7 +36,7 @@ ImageCollection read_images(const std::filesystem::path& folder, const ImageRead
 
 DataDescription cats_dogs_description();
 
-/// One split of a collection. Items are (3, size, size), values 0..1.
+/// One split of a collection. Items are (3, size, size), values 0..1 before mean and std.
 class ImageFolder : public Dataset {
  public:
   struct Options {
@@ -45,6 +45,8 @@ class ImageFolder : public Dataset {
     bool random_split = true;   ///< by seed; otherwise the last images of each class by number are the test set
     bool augment = true;        ///< in training: random resized crop, then a flip with probability 1/2
     bool augment_test = false;  ///< also in evaluation, as the authors' code does; the same for each evaluation
+    double crop_area = 0.08;    ///< least share of the image that a crop keeps
+    double mean = 0, std = 1;   ///< values become (value - mean) / std
     uint64_t seed = 0;
   };
   enum class Split : uint8_t { train, test };

@@ -9,10 +9,10 @@
 #include "core/names.h"
 #include "core/parallel.h"
 #include "datasets/archive.h"
+#include "datasets/cache.h"
 #include "datasets/subwords.h"
 #include "datasets/text_classification.h"
 #include "datasets/text_file.h"
-#include "datasets/token_cache.h"
 
 namespace sinkgrad {
 namespace {
@@ -60,15 +60,41 @@ fs::path locate(const fs::path& path) {
   return archives.front();
 }
 
-TokenRows encode_all(const Subwords& subwords, const std::vector<Review>& reviews) {
+std::vector<std::vector<int32_t>> encode_all(const Subwords& subwords, const std::vector<Review>& reviews) {
   std::vector<std::vector<int32_t>> encoded(reviews.size());
   parallel_for(static_cast<int64_t>(reviews.size()), 64, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) encoded[static_cast<size_t>(i)] = subwords.encode(reviews[static_cast<size_t>(i)].text);
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      encoded[i] = subwords.encode(reviews[i].text);
+      if (encoded[i].empty()) encoded[i] = {Subwords::kUnknown};  // characters that normalisation removes
+    }
   });
+  return encoded;
+}
+
+/// The reviews as tokens, which a cache file keeps, with the length of each.
+TokenRows encode_once(const std::string& cache_folder, const fs::path& folder, const Subwords& subwords, const std::string& model,
+                      const std::vector<Review>& reviews) {
+  Fingerprint key;
+  for (const Review& r : reviews) key.add(r.text);
+  key.add(model);
+  const auto encode = [&](AtomicFile& file) {
+    std::vector<size_t> lengths;
+    for (const std::vector<int32_t>& text : encode_all(subwords, reviews)) {
+      file.write(text.data(), text.size() * sizeof(int32_t));
+      lengths.push_back(text.size());
+    }
+    return nlohmann::json{{"lengths", lengths}};
+  };
+  const auto usable = [&](const CacheFile& cache) {
+    const auto all = cache.data<int32_t>();
+    return std::all_of(all.begin(), all.end(), [&](int32_t token) { return token >= 0 && token < subwords.size(); });
+  };
+  const auto cache = CacheFile::open_or_build(cache_path(cache_folder, folder, "imdb-" + key.text()), key.text(), encode, usable);
   TokenRows rows;
-  for (std::vector<int32_t>& text : encoded) {
-    if (text.empty()) text = {Subwords::kUnknown};  // characters that normalisation removes
-    rows.push_back(text);
+  std::span<const int32_t> left = cache->data<int32_t>();
+  for (const size_t length : cache->meta().at("lengths").get<std::vector<size_t>>()) {
+    rows.push_back(left.first(length));
+    left = left.subspan(length);
   }
   return rows;
 }
@@ -122,31 +148,17 @@ std::vector<Review> read_reviews(const fs::path& path) {
 DataSplits make_imdb(const nlohmann::json& options) {
   const fs::path folder = data_folder(options["folder"]);
   const std::vector<Review> reviews = read_reviews(folder);
-  const TokenCache cache(options["cache"], folder);
-  Fingerprint texts, training;
-  for (const Review& r : reviews) {
-    texts.add(r.text);
-    if (!r.test) training.add(r.text);
-  }
-
-  const int64_t vocabulary = options["vocabulary"];
   std::string model;
   if (const std::string tokenizer = options["tokenizer"]; tokenizer.empty()) {
-    const auto train = [&] {
-      std::vector<std::string> lines;
-      for (const Review& r : reviews)
-        if (!r.test) lines.push_back(r.text);
-      return Subwords::train(lines, {.vocabulary = vocabulary});
-    };
-    model = cache.bytes("subwords", training.add(vocabulary).add(SubwordTraining::kName), train,
-                        [](const std::string& bytes) { Subwords(bytes, "subwords"); });
+    std::vector<std::string> lines;
+    for (const Review& r : reviews)
+      if (!r.test) lines.push_back(r.text);
+    model = cached_subwords(options["cache"], folder, lines, {.vocabulary = options["vocabulary"]});
   } else {
     model = read_file(data_folder(tokenizer), uint64_t{1} << 28);
   }
-  const Subwords subwords(model, options["tokenizer"].get<std::string>());
-  const TokenRows tokens = cache.tokens("imdb", texts.add(model), subwords.size(), [&] { return encode_all(subwords, reviews); });
-  require<InputError>(tokens.size() == static_cast<int64_t>(reviews.size()), "imdb: the cache holds ", tokens.size(), " texts for ", reviews.size(),
-                      " reviews");
+  const Subwords subwords(model, data_folder(options["tokenizer"]).string());
+  const TokenRows tokens = encode_once(options["cache"], folder, subwords, model, reviews);
 
   const std::map<std::string, TextBatches> kinds = {
       {"bucketed", TextBatches::bucketed}, {"fixed", TextBatches::fixed}, {"shuffled", TextBatches::shuffled}};

@@ -98,11 +98,13 @@ CloudCollection read_split_meshes(const fs::path& folder, const MeshSampling& sa
   std::vector<MeshFile> files;
   std::vector<std::string> class_names;
   for (const std::string& name : subfolders(folder)) {
-    const size_t before = files.size();
-    for (const bool test : {false, true})
-      for (const fs::path& path : files_by_number(folder / name / (test ? "test" : "train"), ".off"))
-        files.push_back({path, static_cast<int32_t>(class_names.size()), test});
-    if (files.size() > before) class_names.push_back(name);
+    const std::vector<fs::path> train = files_by_number(folder / name / "train", ".off"), test = files_by_number(folder / name / "test", ".off");
+    if (train.empty() && test.empty()) continue;
+    require<InputError>(!train.empty() && !test.empty(), (folder / name).string(), ": a class must hold train/*.off and test/*.off, got ",
+                        train.size(), " and ", test.size(), " files");
+    for (const fs::path& path : train) files.push_back({path, static_cast<int32_t>(class_names.size()), false});
+    for (const fs::path& path : test) files.push_back({path, static_cast<int32_t>(class_names.size()), true});
+    class_names.push_back(name);
   }
   require<IoError>(!files.empty(), folder.string(), ": holds no CLASS/train/*.off and CLASS/test/*.off; ", modelnet40_description().origin);
   nlohmann::json options = key_options("CLASS/{train,test}/*.off", sampling);

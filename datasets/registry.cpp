@@ -147,6 +147,9 @@ DataSplits make_cats_dogs(const json& options) {
                              .random_split = choice<int>(options, "split", {"random", "by_number"}) == 0,
                              .augment = options["augment"],
                              .augment_test = options["augment_test"],
+                             .crop_area = options["crop_area"],
+                             .mean = options["mean"],
+                             .std = options["std"],
                              .seed = options["seed"]});
 }
 
@@ -238,6 +241,9 @@ const std::vector<Entry>& entries() {
         {"split", "random"},
         {"augment", true},
         {"augment_test", false},
+        {"crop_area", 0.08},
+        {"mean", 0.0},
+        {"std", 1.0},
         {"on_broken", "refuse"},
         {"on_grey", "convert"},
         {"on_cmyk", "convert"},

@@ -32,7 +32,7 @@ std::filesystem::path data_folder(const std::string& folder);
 /// - imdb: folder (aclImdb, what holds it, or its archive), tokenizer (a sentencepiece .model; empty: one is trained on the training reviews),
 ///   vocabulary (pieces of that one), max_length (tokens; the rest of a review is cut), split (official, or random: 4/5 of all reviews for
 ///   training, drawn by the seed, as the authors do), batches (bucketed by length, shuffled, or fixed: always max_length long), limit_train
-///   and limit_test (so many, drawn by the seed), seed, cache (a folder; see datasets/token_cache.h).
+///   and limit_test (so many, drawn by the seed), seed, cache (a folder; see datasets/cache.h).
 /// - translation: folder, source and target (languages), train, valid and test (names before the language: train.de or train.de.gz), subwords
 ///   (pieces of a sentencepiece model of both languages that is trained on the training text; 0: the text is prepared, words and their
 ///   parts "@@ " between spaces), lower_case, source_words and target_words (so many are kept, 0 = all), max_length (words, the end
@@ -45,7 +45,8 @@ std::filesystem::path data_folder(const std::string& folder);
 /// - modelnet40 (meshes or ModelNet40_cloud.h5), modelnet40-2048, labeleddb: folder, cache (a folder for the cache file; empty: beside the
 ///   data), points per item, normalise (none, standardise or unit_sphere), augment (none, rotate_scale or dropout_scale_shift), seed; for
 ///   meshes sampled (points drawn on each); modelnet40: skip_glued; labeleddb: test_per_class, drop_duplicates. See point_clouds.h.
-/// - cats-dogs: folder, cache, size in pixels, test_share, split (random or by_number), augment, augment_test, on_broken (refuse or skip),
+/// - cats-dogs: folder, cache, size in pixels, test_share, split (random or by_number), augment, augment_test, crop_area (the least
+///   share of an image that a crop keeps), mean and std of the values, on_broken (refuse or skip),
 ///   on_grey and on_cmyk (convert, skip or refuse), seed. See image_folder.h.
 /// - digits, silhouettes: train and test (numbers of images), augment (new images each epoch), seed; silhouettes: size in pixels.
 DataSplits make_dataset(const std::string& name, const nlohmann::json& options);

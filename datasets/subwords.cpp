@@ -2,11 +2,13 @@
 #include "datasets/subwords.h"
 
 #include "core/check.h"
+#include "datasets/cache.h"
 
 #ifdef SINKGRAD_HAS_SENTENCEPIECE
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
+#include <regex>
 #include <unordered_map>
 #endif
 
@@ -30,11 +32,19 @@ class Sentences : public sentencepiece::SentenceIterator {
   std::span<const std::string> texts_;
 };
 
+/// What sentencepiece says of the numbers of pieces that the texts allow.
+std::string limit_in(const std::string& message) {
+  std::smatch number;
+  if (std::regex_search(message, number, std::regex(R"(value <= (\d+))"))) return cat(": they have room for ", number[1].str());
+  if (std::regex_search(message, number, std::regex(R"(required_chars\. \d+ vs (\d+))"))) return cat(": their characters need ", number[1].str());
+  return "";
+}
+
 }  // namespace
 
 Subwords::Subwords(std::string_view model, const std::string& place) : processor_(std::make_unique<Processor>()) {
   const auto status = processor_->LoadFromSerializedProto({model.data(), model.size()});
-  require<InputError>(status.ok() && size() > 0, place, ": is no sentencepiece model (", status.ToString(), ")");
+  require<InputError>(status.ok() && size() > 0, place, ": is no sentencepiece model");
 }
 
 std::string Subwords::train(std::span<const std::string> texts, const SubwordTraining& options) {
@@ -61,7 +71,8 @@ std::string Subwords::train(std::span<const std::string> texts, const SubwordTra
   Sentences sentences(texts);
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(flags, &sentences, &model);
-  require<InputError>(status.ok(), "subwords: training ", options.vocabulary, " pieces on ", texts.size(), " texts failed: ", status.ToString());
+  require<InputError>(status.ok(), "subwords: ", options.vocabulary, " pieces cannot be learned from ", texts.size(), " texts",
+                      limit_in(status.ToString()));
   return model;
 }
 
@@ -92,6 +103,22 @@ std::vector<std::string> Subwords::pieces(std::string_view) const { fail(); }
 Subwords::Subwords(Subwords&&) noexcept = default;
 Subwords& Subwords::operator=(Subwords&&) noexcept = default;
 Subwords::~Subwords() = default;
+
+std::string cached_subwords(const std::string& cache_folder, const std::filesystem::path& folder, std::span<const std::string> texts,
+                            const SubwordTraining& options) {
+  Fingerprint key;
+  for (const std::string& text : texts) key.add(text);
+  for (const std::string& symbol : options.symbols) key.add(symbol);
+  key.add(options.vocabulary).add(SubwordTraining::kName);
+  const auto train = [&](AtomicFile& file) {
+    const std::string model = Subwords::train(texts, options);
+    file.write(model);
+    return nlohmann::json{{"content", Fingerprint().add(model).text()}};
+  };
+  const auto bytes = [](const CacheFile& cache) { return std::string_view(cache.data<char>().data(), cache.data<char>().size()); };
+  const auto usable = [&](const CacheFile& cache) { return cache.meta().value("content", "") == Fingerprint().add(bytes(cache)).text(); };
+  return std::string(bytes(*CacheFile::open_or_build(cache_path(cache_folder, folder, "subwords-" + key.text()), key.text(), train, usable)));
+}
 
 std::string Subwords::join(std::span<const std::string> pieces) {
   constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581 marks where a space was

@@ -1,6 +1,7 @@
 // Subword units by sentencepiece: a model that is given, or one trained on the texts at hand.
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +19,10 @@ struct SubwordTraining {
   std::vector<std::string> symbols = {"[SEP]", "[CLS]", "[MASK]"};
 };
 
+/// The bytes of a sentencepiece model trained on `texts` (see Subwords::train), kept in a cache file of the data in `folder` (see cache_path).
+std::string cached_subwords(const std::string& cache_folder, const std::filesystem::path& folder, std::span<const std::string> texts,
+                            const SubwordTraining& options);
+
 class Subwords {
  public:
   static constexpr int32_t kPadding = 0, kUnknown = 1;  ///< of a trained model
@@ -27,7 +32,7 @@ class Subwords {
   Subwords(Subwords&&) noexcept;
   Subwords& operator=(Subwords&&) noexcept;
   ~Subwords();
-  /// The bytes of a model trained on `texts`. InputError with sentencepiece's reason, such as a vocabulary larger than the texts allow.
+  /// The bytes of a model trained on `texts`. InputError when the texts allow no such vocabulary, with the number they do.
   static std::string train(std::span<const std::string> texts, const SubwordTraining& options);
 
   int64_t size() const;

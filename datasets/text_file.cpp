@@ -41,6 +41,8 @@ uint32_t lower(uint32_t c) {
 }  // namespace
 
 std::vector<std::string> lines_of(std::string_view text) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   std::vector<std::string> lines;
   while (!text.empty()) {
     const size_t end = text.find('\n');

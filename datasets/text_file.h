@@ -8,7 +8,8 @@
 
 namespace sinkgrad {
 
-/// The lines of a text. Only \n ends a line: U+2028, U+0085 and form feeds belong to it. A last line without \n counts.
+/// The lines of a text. Only \n ends a line: U+2028, U+0085 and form feeds belong to it. A last line without \n counts, a byte-order
+/// mark at the beginning does not.
 std::vector<std::string> lines_of(std::string_view text);
 /// The lines of a file that may be compressed. InputError naming the line that is not UTF-8; IoError when the file cannot be read.
 std::vector<std::string> read_lines(const std::filesystem::path& path, uint64_t max_bytes = uint64_t{4} << 30);

@@ -5,7 +5,6 @@
 
 #include "core/file.h"
 #include "datasets/text_file.h"
-#include "datasets/token_cache.h"
 
 namespace sinkgrad {
 namespace {
@@ -157,18 +156,10 @@ DataSplits make_translation(const nlohmann::json& options) {
   const ParallelText train = read("train"), valid = read("valid");
   Segmentation segmentation{.lower_case = options["lower_case"]};
   if (const int64_t pieces = options["subwords"]; pieces > 0) {
-    Fingerprint key;
     std::vector<std::string> sentences;
     for (const auto* side : {&train.source, &train.target})
-      for (const std::string& line : *side) {
-        sentences.push_back(segmentation.lower_case ? lower_case(line) : line);
-        key.add(sentences.back());
-      }
-    segmentation.model = TokenCache(options["cache"], folder)
-                             .bytes(
-                                 "subwords", key.add(pieces).add(SubwordTraining::kName),
-                                 [&] { return Subwords::train(sentences, {.vocabulary = pieces, .symbols = {}}); },
-                                 [](const std::string& bytes) { Subwords(bytes, "subwords"); });
+      for (const std::string& line : *side) sentences.push_back(segmentation.lower_case ? lower_case(line) : line);
+    segmentation.model = cached_subwords(options["cache"], folder, sentences, {.vocabulary = pieces, .symbols = {}});
   }
   return split_sources("translation", std::make_shared<TranslationText>(segmentation, train, options["source_words"], options["target_words"]), train,
                        valid, options["max_length"]);
@@ -188,9 +179,11 @@ ItemSpec translation_items(const nlohmann::json& options) {
 ParallelText translation_test(const std::string& data_set, const nlohmann::json& options) {
   nlohmann::json all = dataset_defaults(data_set);
   if (!options.is_null()) all.update(options);
-  if (data_set == "number_words") return number_pairs("test", all["test"], all["seed"]);
-  require<InputError>(data_set == "translation", "data set '", data_set, "' holds no translations");
-  return read_parallel(data_folder(all["folder"]), all["test"], all["source"], all["target"]);
+  require<InputError>(data_set == "number_words" || data_set == "translation", "data set '", data_set, "' holds no translations");
+  const ParallelText pairs = data_set == "number_words" ? number_pairs("test", all["test"], all["seed"])
+                                                        : read_parallel(data_folder(all["folder"]), all["test"], all["source"], all["target"]);
+  require<InputError>(!pairs.source.empty(), "data set '", data_set, "': its test set, ", all["test"], ", must hold at least one pair of sentences");
+  return pairs;
 }
 
 DataDescription translation_description() {

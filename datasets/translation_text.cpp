@@ -12,9 +12,9 @@ namespace {
 constexpr const char *kSource = "dictionary.source.txt", *kTarget = "dictionary.target.txt", *kSubwords = "subwords.model",
                      *kSegmentation = "segmentation.json";
 
-std::optional<Subwords> open_subwords(const std::string& model) {
+std::optional<Subwords> open_subwords(const std::string& model, const std::string& place) {
   if (model.empty()) return std::nullopt;
-  return Subwords(model, kSubwords);
+  return Subwords(model, place);
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ std::string join_parts(std::string_view line) {
 }
 
 TranslationText::TranslationText(const Segmentation& segmentation, const ParallelText& training, int64_t most_source, int64_t most_target)
-    : segmentation_(segmentation), subwords_(open_subwords(segmentation.model)) {
+    : segmentation_(segmentation), subwords_(open_subwords(segmentation.model, kSubwords)) {
   const auto dictionary = [&](const std::vector<std::string>& sentences, int64_t most) {
     std::vector<std::vector<std::string>> lines;
     for (const std::string& sentence : sentences) lines.push_back(cut(sentence));
@@ -37,10 +37,11 @@ TranslationText::TranslationText(const Segmentation& segmentation, const Paralle
   target_ = dictionary(training.target, most_target);
 }
 
-TranslationText::TranslationText(const std::map<std::string, std::string>& files) {
+TranslationText::TranslationText(const std::map<std::string, std::string>& files, const std::filesystem::path& folder) {
+  const auto path = [&](const char* name) { return (folder / name).string(); };
   const auto file = [&](const char* name) -> const std::string& {
     const auto found = files.find(name);
-    require<InputError>(found != files.end(), "translation: the file ", name, " is missing beside the checkpoint");
+    require<InputError>(found != files.end(), path(name), ": is missing; a translator needs it beside its checkpoint");
     return found->second;
   };
   bool has_subwords = false;
@@ -49,12 +50,12 @@ TranslationText::TranslationText(const std::map<std::string, std::string>& files
     segmentation_.lower_case = segmentation.at("lower_case").get<bool>();
     has_subwords = segmentation.at("subwords").get<bool>();
   } catch (const nlohmann::json::exception&) {
-    throw InputError(cat(kSegmentation, ": must be {\"lower_case\": true or false, \"subwords\": true or false}"));
+    throw InputError(cat(path(kSegmentation), ": must be {\"lower_case\": true or false, \"subwords\": true or false}"));
   }
   if (has_subwords) segmentation_.model = file(kSubwords);
-  subwords_ = open_subwords(segmentation_.model);
-  source_ = Dictionary::parse(file(kSource), kSource);
-  target_ = Dictionary::parse(file(kTarget), kTarget);
+  subwords_ = open_subwords(segmentation_.model, path(kSubwords));
+  source_ = Dictionary::parse(file(kSource), path(kSource));
+  target_ = Dictionary::parse(file(kTarget), path(kTarget));
 }
 
 std::map<std::string, std::string> TranslationText::files() const {

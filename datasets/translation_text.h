@@ -1,6 +1,7 @@
 // From sentences to the numbers of a translation model and back: how a sentence is cut into words, and the dictionaries of both languages.
 // It is stored beside a trained model, so that translating needs no training data.
 #pragma once
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
@@ -28,8 +29,8 @@ class TranslationText {
  public:
   /// Dictionaries from the training text; most_source and most_target as in Dictionary::count.
   TranslationText(const Segmentation& segmentation, const ParallelText& training, int64_t most_source = 0, int64_t most_target = 0);
-  /// The files that files() made. InputError naming the one that is missing or malformed.
-  explicit TranslationText(const std::map<std::string, std::string>& files);
+  /// The files that files() made, which lie in `folder`. InputError naming the one that is missing or malformed.
+  TranslationText(const std::map<std::string, std::string>& files, const std::filesystem::path& folder);
   std::map<std::string, std::string> files() const;
   /// Their names.
   static const std::vector<std::string>& file_names();

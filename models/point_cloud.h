@@ -10,30 +10,8 @@
 
 namespace sinkgrad {
 
-/// Writes i32 chosen (B, count): indices of points (B, N, 3), each the farthest from those before it, starting at 0. As in the CUDA code
-/// that PCT uses, points with squared norm <= 1e-3 are never chosen after the first.
-void farthest_points(const View& points, const View& chosen);
-/// Writes i32 nearest (B, S, k): the k points nearest to each centre (B, S, 3), nearest first, equal distances by index.
-void nearest_points(const View& points, const View& centres, const View& nearest);
-/// Adds b N to the indices (B, K...) of cloud b into N points: they become rows of a (B N, ...) matrix.
-void make_flat_rows(const View& indices, int64_t points);
 /// (B, N, C) and rows of centres (B S) and neighbours (B S k) -> (B, S, k, 2 C): [neighbour - centre, centre].
 Var group_features(Var features, Var centre_rows, Var neighbour_rows);
-
-/// Chooses centres by farthest points and groups the nearest neighbours of each, on the CPU. Keeps its memory from call to call; what a
-/// call returns is valid until the next.
-class SampleAndGroup {
- public:
-  SampleAndGroup(int64_t centres, int64_t neighbours) : centres_(centres), neighbours_(neighbours) {}
-  /// Coordinates f32 (B, N, 3) on the CPU, features (B, N, C) -> (B, centres, neighbours, 2 C).
-  Var operator()(const View& coordinates, Var features);
-  /// Coordinates (B, centres, 3) of the last call's centres.
-  View centre_coordinates() const { return coordinates_.view().rows(0, batch_); }
-
- private:
-  int64_t centres_, neighbours_, batch_ = 0;
-  Tensor coordinates_, centre_rows_, neighbour_rows_;  // of the largest batch so far
-};
 
 /// Linear without bias, batch norm, relu.
 class PointLayer {

@@ -9,10 +9,9 @@ constexpr double kSlope = 0.2;  // of the leaky relus
 }  // namespace
 
 PointCloudTransformer::PointCloudTransformer(const PointCloudTransformerOptions& o)
-    : embed1_(*this, "conv1", "bn1", 3, o.width),
+    : groups_{o.centres, o.neighbours},
+      embed1_(*this, "conv1", "bn1", 3, o.width),
       embed2_(*this, "conv2", "bn2", o.width, o.width),
-      group0_(o.centres, o.neighbours),
-      group1_(o.centres / 2, o.neighbours),
       gather0_(*this, "gather_local_0", 2 * o.width, 2 * o.width),
       gather1_(*this, "gather_local_1", 4 * o.width, 4 * o.width),
       trunk_(*this, "pt_last", 4 * o.width, o.sinkhorn),
@@ -29,27 +28,17 @@ PointCloudTransformer::PointCloudTransformer(const PointCloudTransformerOptions&
                       ", the neighbours of each, got ", o.centres, " centres");
 }
 
-View PointCloudTransformer::coordinates_of(Var points) {
-  const Tape& tape = *points.tape;
-  const View& given = tape.value(points);
-  require<ShapeError>(given.shape.rank() == 3 && given.shape[2] == 3, "point_cloud_transformer: points must be (B, N, 3), got ", given.shape);
-  if (tape.device() == Device::cpu() && given.dtype == DType::f32) return given;
-  const int64_t batch = given.shape[0];
-  if (!coordinates_ || coordinates_.shape()[0] < batch || coordinates_.shape()[1] != given.shape[1]) coordinates_ = Tensor(given.shape);
-  const View copy = coordinates_.view().rows(0, batch);
-  if (given.dtype == DType::f32) {
-    tape.device().backend().copy_out(copy.data, given.data, given.bytes());
-  } else {
-    const std::vector<double> values = to_doubles(given, tape.device());
-    for (size_t i = 0; i < values.size(); ++i) copy.as<float>()[i] = static_cast<float>(values[i]);
-  }
-  return copy;
-}
-
-Var PointCloudTransformer::logits(Var points) {
+Var PointCloudTransformer::scores(Var points, Var groups) {
+  Tape& tape = *points.tape;
+  const int64_t batch = tape.value(points).shape[0];
+  const View rows = groups ? tape.value(groups) : View{};
+  const auto grouped = [&](int level, Var features) {
+    const auto leaf = [&](const View& indices) { return tape.leaf(indices.reshaped({indices.shape.count()})); };
+    return group_features(features, leaf(groups_.centre_rows(rows, batch, level)), leaf(groups_.neighbour_rows(rows, batch, level)));
+  };
   const Var embedded = embed2_(embed1_(points));                                 // (B, N, width)
-  const Var local0 = gather0_(group0_(coordinates_of(points), embedded));        // (B, centres, 2 width)
-  const Var local1 = gather1_(group1_(group0_.centre_coordinates(), local0));    // (B, centres / 2, 4 width)
+  const Var local0 = gather0_(grouped(0, embedded));                             // (B, centres, 2 width)
+  const Var local1 = gather1_(grouped(1, local0));                               // (B, centres / 2, 4 width)
   const std::array features{trunk_(local1), local1};                             // 16 and 4 width
   const Var fused = leaky_relu(fuse_norm_(fuse_(concat(features, 2))), kSlope);  // (B, centres / 2, 16 width)
   const Var pooled = max(fused, {1});

@@ -1,6 +1,7 @@
 // Point Cloud Transformer of the ModelNet40 experiment (Guo et al. 2021; PCT_Pytorch, SPEC 2.2): neighbour embedding by two levels of
 // sampling and grouping, four offset attentions, max pooling over the points, a perceptron.
 #pragma once
+#include "datasets/point_groups.h"
 #include "models/point_cloud.h"
 #include "nn/classifier.h"
 
@@ -15,17 +16,16 @@ struct PointCloudTransformerOptions {
   std::optional<SinkhornOptions> sinkhorn = {};  ///< absent: upstream's normalisation of the attention
 };
 
-/// Points (B, N, 3) -> (B, classes). Sampling and grouping read the coordinates on the CPU, in f32.
-class PointCloudTransformer : public Classifier {
+/// Points (B, N, 3) and, as context, the rows of their groups (datasets/point_groups.h) -> (B, classes).
+class PointCloudTransformer : public Model {
  public:
   explicit PointCloudTransformer(const PointCloudTransformerOptions& options);
-  Var logits(Var points) override;
+  Var scores(Var points, Var groups) override;
   std::vector<AttentionHeads*> attentions() override { return trunk_.attentions(); }
 
  private:
-  View coordinates_of(Var points);
+  PointGroups groups_;
   PointLayer embed1_, embed2_;
-  SampleAndGroup group0_, group1_;
   LocalOperation gather0_, gather1_;
   PointTrunk trunk_;
   Linear fuse_;
@@ -37,7 +37,6 @@ class PointCloudTransformer : public Classifier {
   BatchNorm norm2_;
   Dropout dropout2_;
   Linear linear3_;
-  Tensor coordinates_;  // on the CPU, of the largest batch so far
 };
 
 }  // namespace sinkgrad

@@ -21,6 +21,7 @@ using Config = nlohmann::ordered_json;
 struct Entry {
   Config defaults;  // without "name"
   std::function<std::unique_ptr<Model>(const Config&, const Shape& item, int64_t classes)> make;
+  std::function<std::unique_ptr<DataSource>(const Config&, std::unique_ptr<DataSource>)> prepare = {};  // none: batches are right as they are
 };
 
 const std::vector<std::string> kGradients = {"unrolled", "implicit", "frozen"};
@@ -128,7 +129,10 @@ const std::map<std::string, Entry>& table() {
       // double_normalisation: at one half-step, divide the columns of softmax by their sums, as upstream does; more half-steps are Sinkhorn's.
       {"point_cloud_transformer",
        {with_sinkhorn_defaults({{"width", 64}, {"centres", 512}, {"neighbours", 32}, {"dropout", 0.5}, {"double_normalisation", true}}),
-        make_point_cloud_transformer}},
+        make_point_cloud_transformer,
+        [](const Config& c, std::unique_ptr<DataSource> data) {
+          return std::make_unique<GroupedClouds>(std::move(data), PointGroups{c["centres"], c["neighbours"]});
+        }}},
       {"set_transformer",
        {with_sinkhorn_defaults({{"dim", 256},
                                 {"heads", 4},
@@ -201,6 +205,12 @@ Config complete_model_config(const nlohmann::json& config) {
     complete[item.key()] = typed(item.key(), item.value(), complete[item.key()]);
   }
   return complete;
+}
+
+std::unique_ptr<DataSource> prepare_data(const nlohmann::json& config, std::unique_ptr<DataSource> data) {
+  const Config complete = complete_model_config(config);
+  const Entry& entry = find_entry(complete["name"]);
+  return entry.prepare ? entry.prepare(complete, std::move(data)) : std::move(data);
 }
 
 std::unique_ptr<Model> make_model(const nlohmann::json& config, const Shape& item, int64_t classes) {

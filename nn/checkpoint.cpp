@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 
+#include "core/json_error.h"
 #include "core/safetensors.h"
 
 namespace sinkgrad {
@@ -106,7 +107,7 @@ Checkpoint read_checkpoint(const std::filesystem::path& path) {
       value = values.at(name).get<T>();
     });
   } catch (const Json::exception& e) {
-    throw InputError(cat(path.string(), ": the metadata '", kMetadataKey, "' is malformed: ", e.what()));
+    throw InputError(cat(path.string(), ": the metadata '", kMetadataKey, "' is malformed: ", json_problem(e)));
   }
   return checkpoint;
 }

@@ -1,10 +1,10 @@
 // A reference file, the comparison of our numbers with it, and its parameters in a module.
-#include "parity.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <regex>
+
+#include "parity.h"
 
 namespace parity {
 namespace {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "datasets/point_groups.h"
 #include "models/point_cloud.h"
 #include "nn/attention.h"
 #include "nn/optimizer.h"
@@ -106,8 +107,12 @@ void run_sampling(const Fixture& f, Comparison& c) {
   nearest_points(xyz.view(), tape.value(centres).reshaped({batch, chosen.shape()[1], 3}), neighbours.view());
   make_flat_rows(neighbours.view(), n);
   const std::vector<double> grouped = to_doubles(tape.value(group_features(tape.leaf(features), flat(centre_rows), flat(neighbours))));
-  SampleAndGroup sample_and_group(chosen.shape()[1], k);
-  require(to_doubles(tape.value(sample_and_group(xyz.view(), tape.leaf(features)))) == grouped, "SampleAndGroup must do these steps");
+  const PointGroups groups{chosen.shape()[1], k};
+  const Tensor rows_of_groups({batch * groups.rows_per_cloud()}, DType::i32);
+  write_groups(xyz.view(), groups, rows_of_groups.view());
+  require(to_doubles(groups.centre_rows(rows_of_groups.view(), batch, 0)) == to_doubles(centre_rows.view()) &&
+              to_doubles(groups.neighbour_rows(rows_of_groups.view(), batch, 0)) == to_doubles(neighbours.view()),
+          "write_groups must do these steps");
   std::vector<std::vector<double>> rows;
   for (auto row = grouped.begin(); row != grouped.end(); row += channels) rows.emplace_back(row, row + channels);
   for (auto group = rows.begin(); group != rows.end(); group += k) std::sort(group, group + k);

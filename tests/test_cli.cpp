@@ -1,20 +1,16 @@
 // The program from outside: exit codes, what goes to stdout and stderr, and runs that are stopped and resumed.
 #include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <regex>
 #include <thread>
 
-#include "core/file.h"
-#include "temporary_folder.h"
+#include "program.h"
 #include "tools/ui/metrics.h"
 
 using namespace sinkgrad;
@@ -24,21 +20,6 @@ namespace fs = std::filesystem;
 namespace {
 
 std::string read(const fs::path& path) { return read_file(path, uint64_t{1} << 26); }
-
-struct Result {
-  int code;
-  std::string out, err;
-};
-
-/// Runs the program with stdout and stderr in files. `setting` may set environment variables.
-Result run(const std::string& arguments, const std::string& setting = "") {
-  const TemporaryFolder folder;
-  const std::string command =
-      setting + " '" + SINKGRAD_PROGRAM + "' " + arguments + " >" + (folder / "out") + " 2>" + (folder / "err") + " </dev/null";
-  const int status = std::system(command.c_str());
-  REQUIRE(WIFEXITED(status));
-  return {WEXITSTATUS(status), read(folder / "out"), read(folder / "err")};
-}
 
 /// A recipe that runs in a moment, with dropout, shuffling, new data in each epoch and a last partial batch (7 batches an epoch).
 struct TinyRecipe : TemporaryFolder {
@@ -93,7 +74,8 @@ TEST_CASE("every subcommand explains itself with an example") {
   const Result help = run("--help");
   CHECK(help.code == 0);
   CHECK_THAT(help.out, Contains("Exit codes: 0 ok"));
-  for (const char* command : {"train", "eval", "info", "data", "gradcheck", "graph", "inspect", "plot", "theory"}) {
+  for (const char* command :
+       {"train", "eval", "study", "columns", "half-steps", "adapt", "bleu", "info", "data", "gradcheck", "graph", "inspect", "plot", "theory"}) {
     CAPTURE(command);
     CHECK_THAT(help.out, Contains(command));
     const Result own = run(std::string(command) + " --help");

@@ -81,6 +81,18 @@ TEST_CASE("ModelNet's tree: classes in order, splits by folder, glued headers re
   CHECK_THAT(message("modelnet40", options), Contains("bed_0009.off:2: 3 vertices"));
 }
 
+TEST_CASE("a class of ModelNet's tree without a test or without a training mesh is refused by name") {
+  for (const char* split : {"test", "train"}) {
+    const tiny::Folder folder;
+    tiny::write_modelnet(folder.path, {"airplane", "bathtub"}, 2, 1);
+    tiny::fs::remove_all(folder.path / "bathtub" / split);
+    CHECK_THAT(message("modelnet40", {{"folder", folder.path.string()}}), Contains("bathtub: a class must hold train/*.off and test/*.off, got ") &&
+                                                                              Contains(split == std::string("test") ? "2 and 0" : "0 and 1"));
+    CHECK(tiny::fs::is_directory(folder.path / "airplane"));
+    CHECK(std::distance(tiny::fs::directory_iterator(folder.path), {}) == 2);  // no cache is left
+  }
+}
+
 TEST_CASE("a flat folder: the last by number are the test set, repeated files count once") {
   const tiny::Folder folder;
   for (int i = 1; i <= 12; ++i)

@@ -159,6 +159,9 @@ TEST_CASE("mistyped names find the nearest") {
   CHECK(edit_distance("same", "same") == 0);
   CHECK(nearest_name("sofmax", {"exp", "softmax", "sinkhorn"}) == "softmax");
   CHECK(nearest_name("x", {}).empty());
+  CHECK(nearest_name("resnet", {"vit", "translator", "set_transformer"}).empty());  // nothing like it
+  CHECK(nearest_name("iter", {"dim", "iterations"}) == "iterations");
+  CHECK(nearest_name("it", {"dim", "iterations"}).empty());
   CHECK(did_you_mean("ad", {"add", "mul"}) == "; did you mean 'add'?");
   CHECK(did_you_mean("ad", {}).empty());
 }

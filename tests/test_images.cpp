@@ -148,6 +148,15 @@ TEST_CASE("cats and dogs: both layouts, stratified splits, crops that depend on 
   CHECK(item(*seen.train, 1) == whole);
   CHECK(item(*seen.train, 0, 1) != item(*seen.train, 1, 1));  // each item has a crop of its own
   CHECK((flipped > 15 && flipped < 45));
+  const DataSplits gentle = open(detailed, {{"split", "by_number"}, {"crop_area", 0.9}}),
+                   scaled = open(detailed, {{"split", "by_number"}, {"mean", 0.5}, {"std", 0.25}});
+  for (uint64_t epoch = 0; epoch < 20; ++epoch) {
+    const auto crop = item(*gentle.train, 0, epoch);
+    CHECK(std::abs(crop[0] - crop[15]) > 0.7 * whole[15]);  // nine tenths of the area are at least 0.77 of the width
+  }
+  CHECK(item(*scaled.train, 0)[15] == Approx((whole[15] - 0.5) / 0.25));
+  for (const json& wrong : {json{{"crop_area", 0.0}}, json{{"crop_area", 1.5}}, json{{"std", 0.0}}})
+    CHECK_THROWS_AS(open(detailed, wrong), InputError);
   CHECK(cropped > 30);
   CHECK(item(*open(detailed, {{"split", "by_number"}, {"augment", false}}).train, 0, 3) == whole);
   const DataSplits released = open(detailed, {{"augment_test", true}, {"split", "by_number"}});

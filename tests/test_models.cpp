@@ -277,11 +277,19 @@ TEST_CASE("the PCT: names, attention by option, gradient, and clouds too small f
     config.update(changes);
     return make_model(config, {12, 3}, 5);
   };
-  const Tensor points = random_tensor({3, 12, 3}, "points", DType::f64);
+  const auto groups_of = [](const Tensor& points) {
+    const Tensor rows({points.shape()[0] * PointGroups{8, 3}.rows_per_cloud()}, DType::i32);
+    const Tensor coordinates(points.shape());
+    const std::vector<double> values = to_doubles(points.view());
+    for (size_t i = 0; i < values.size(); ++i) coordinates.span<float>()[i] = static_cast<float>(values[i]);
+    write_groups(coordinates.view(), {8, 3}, rows.view());
+    return rows;
+  };
+  const Tensor points = random_tensor({3, 12, 3}, "points", DType::f64), groups = groups_of(points);
   for (const json& changes : {json{{"iterations", 1}}, json{{"iterations", 3}}, json{{"iterations", 1}, {"double_normalisation", false}}}) {
     const auto model = make(changes);
     CHECK(model->attentions().size() == (changes["iterations"] == 3 || changes.contains("double_normalisation") ? 4 : 0));
-    CHECK(gradient_error(*model, [&](Tape& tape) { return model->scores(tape.leaf(points), {}); }) < 1e-6);
+    CHECK(gradient_error(*model, [&](Tape& tape) { return model->scores(tape.leaf(points), tape.leaf(groups)); }) < 1e-6);
   }
   CHECK(make({{"iterations", 21}})->attentions()[3]->sinkhorn.iterations == 21);
 
@@ -290,7 +298,8 @@ TEST_CASE("the PCT: names, attention by option, gradient, and clouds too small f
     const auto model = make(json::object());
     ParameterPack pack(*model, DType::f32, 1);
     Tape tape;
-    const Var logits = model->scores(tape.leaf(random_tensor({3, 12, 3}, "points")), {});
+    const Tensor clouds = random_tensor({3, 12, 3}, "points");
+    const Var logits = model->scores(tape.leaf(clouds), tape.leaf(groups));
     tape.backward(logits, random_tensor({3, 5}, "cotangent"));
     const View gradient = model->find_parameter("conv_fuse.0.weight").grad;  // (64, 5 16)
     for (int64_t block = 0; block < 5; ++block) {
@@ -308,7 +317,8 @@ TEST_CASE("the PCT: names, attention by option, gradient, and clouds too small f
   tape.set_training(false);
   const Tensor clouds = random_tensor({6, 12, 3}, "clouds");
   const auto logits = [&](int64_t count) {
-    const std::vector<double> y = to_doubles(tape.value(model->scores(tape.leaf(clouds.rows(0, count)), {})));
+    const Tensor some = clouds.rows(0, count), rows = groups_of(some);
+    const std::vector<double> y = to_doubles(tape.value(model->scores(tape.leaf(some), tape.leaf(rows))));
     tape.reset();
     return y;
   };
@@ -319,6 +329,8 @@ TEST_CASE("the PCT: names, attention by option, gradient, and clouds too small f
   for (size_t i = 0; i < before.size(); ++i) CHECK(all[i] == Approx(before[i]).margin(1e-5));
 
   using Catch::Contains;
+  CHECK_THROWS_WITH(model->scores(tape.leaf(clouds), {}), Contains("point groups") && Contains("those of 6 clouds, got none"));
+  CHECK_THROWS_WITH(model->scores(tape.leaf(clouds), tape.leaf(groups)), Contains("got i32 (144)"));
   CHECK_THROWS_WITH(make({{"centres", 13}}), Contains("at least 13 points") && Contains("(12,3)"));
   CHECK_THROWS_WITH(make({{"neighbours", 5}}), Contains("half of the centres"));
   CHECK_THROWS_WITH(make_model(small, {12, 4}, 2), Contains("(12,4)"));

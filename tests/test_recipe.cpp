@@ -116,7 +116,7 @@ TEST_CASE("mistakes in a file are named with its path") {
   CHECK_THAT(message(folder, R"("batch_size": "64")"), Contains("'batch_size' requires an integer, got \"64\""));
   CHECK_THAT(message(folder, R"("epochs": 1, "epochs": 2)"), Contains("\"epochs\" occurs twice"));
   CHECK_THAT(message(folder, R"("optimizer": {"lr": 1e999})"), Contains("broken.json: "));
-  CHECK_THAT(message(folder, "\n\"epochs\" 3"), Contains("broken.json: parse error at line 2"));
+  CHECK_THAT(message(folder, "\n\"epochs\" 3"), Contains("broken.json: must be JSON: line 2, column"));
   folder.add("broken", "[1]");
   CHECK_THROWS_WITH(load_recipe("broken"), Contains("the recipe requires an object, got [1]"));
   CHECK_THROWS_AS(load_recipe((folder.path / "absent.json").string()), IoError);

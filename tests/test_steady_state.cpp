@@ -134,10 +134,10 @@ TEST_CASE("a training step on texts of one length is steady from the third on") 
 
 TEST_CASE("a training step of the PCT is steady from the third on") {
   set_threads(2);
-  const auto data = make_dataset("shapes", {{"points", 40}, {"train", 64}, {"test", 8}}).train;
   for (int iterations : {1, 3}) {
-    const auto model = make_model({{"name", "point_cloud_transformer"}, {"width", 8}, {"centres", 16}, {"neighbours", 4}, {"iterations", iterations}},
-                                  data->item_shape(), data->classes());
+    const nlohmann::json config = {{"name", "point_cloud_transformer"}, {"width", 8}, {"centres", 16}, {"neighbours", 4}, {"iterations", iterations}};
+    const auto data = prepare_data(config, make_dataset("shapes", {{"points", 40}, {"train", 64}, {"test", 8}}).train);
+    const auto model = make_model(config, data->item_shape(), data->classes());
     check_steady(*model, *data, {.kind = OptimizerOptions::Kind::sgd, .momentum = 0.9});
   }
 }

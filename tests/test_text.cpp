@@ -8,15 +8,16 @@
 #include <set>
 
 #include "core/file.h"
+#include "datasets/cache.h"
 #include "datasets/imdb.h"
 #include "datasets/opinions.h"
 #include "datasets/subwords.h"
 #include "datasets/text_classification.h"
 #include "datasets/text_file.h"
-#include "datasets/token_cache.h"
 #include "models/registry.h"
 #include "nn/trainer.h"
 #include "temporary_folder.h"
+#include "tiny_text.h"
 
 using namespace sinkgrad;
 using Catch::Matchers::Contains;
@@ -33,20 +34,6 @@ struct Folder : TemporaryFolder {
 };
 
 using Strings = std::vector<std::string>;
-
-/// A tree in the original layout: two reviews of each kind and what else is found there.
-void write_reviews(const Folder& folder) {
-  folder.write("aclImdb/README", "Large Movie Review Dataset v1.0");
-  folder.write("aclImdb/train/urls_pos.txt", "http://example.org\n");
-  folder.write("aclImdb/train/unsup/0_0.txt", "no label");
-  folder.write("aclImdb/train/neg/1_1.txt", "dull and dull again<br /><br />really dull");
-  folder.write("aclImdb/train/neg/0_4.txt", "\ta weak film\twith a weak plot  \nsecond line");
-  folder.write("aclImdb/train/pos/0_9.txt", "a great film with a great plot");
-  folder.write("aclImdb/train/pos/12_10.txt", "Caf\xc3\xa9 scenes, great and great again");
-  folder.write("aclImdb/train/pos/.hidden", "\xff");
-  folder.write("aclImdb/test/neg/0_2.txt", "weak and dull");
-  folder.write("aclImdb/test/pos/0_7.txt", "great plot, great film");
-}
 
 json imdb_options(const Folder& folder) {
   return {{"folder", folder.path.string()}, {"cache", (folder.path / "cache").string()}, {"vocabulary", 40}, {"max_length", 6}};
@@ -83,6 +70,16 @@ TEST_CASE("fault 69: only a line feed ends a line, only U+0020 separates words")
                                                        "d\xc2\xa0"
                                                        "e\tf"});
   CHECK(split_words("   ").empty());
+}
+
+TEST_CASE("a byte-order mark is no part of the text, an empty file has no lines") {
+  const Folder folder;
+  folder.write("marked",
+               "\xef\xbb\xbf"
+               "one\n\xef\xbb\xbftwo\n");
+  CHECK(read_lines(folder.path / "marked") == Strings{"one", "\xef\xbb\xbftwo"});
+  folder.write("mark", "\xef\xbb\xbf");
+  CHECK(read_lines(folder.path / "mark").empty());
 }
 
 TEST_CASE("text that is not UTF-8 is named by file, line and offset") {
@@ -155,63 +152,66 @@ TEST_CASE("length buckets: every item once, similar lengths together, a new orde
   CHECK_THROWS_AS(plan.indices(0, 64), Error);
 }
 
-TEST_CASE("the cache makes a thing once, and again when its file is damaged or belongs to something else") {
+TEST_CASE("a cache file is made once, and again when it is damaged, belongs to another key or is of no use") {
   const Folder folder;
-  const TokenCache cache((folder.path / "deep" / "cache").string(), folder.path);
+  const fs::path path = cache_path((folder.path / "deep" / "cache").string(), folder.path, "t");
   int made = 0;
-  const auto tokens = [&](const Fingerprint& key) {
-    return cache.tokens("t", key, 10, [&] {
+  const auto values = [&](const std::string& key) {
+    const auto build = [&](AtomicFile& file) {
       ++made;
-      TokenRows rows;
-      rows.push_back(std::vector<int32_t>{1, 2});
-      rows.push_back(std::vector<int32_t>{});
-      rows.push_back(std::vector<int32_t>{9});
-      return rows;
-    });
+      const std::vector<int32_t> written = {1, 2, 9};
+      file.write(written.data(), written.size() * sizeof(int32_t));
+      return json{{"name", "nine"}};
+    };
+    const auto usable = [](const CacheFile& cache) { return cache.data<int32_t>().back() < 10; };
+    const auto cache = CacheFile::open_or_build(path, key, build, usable);
+    CHECK(cache->meta().at("name") == "nine");
+    return std::vector<int32_t>(cache->data<int32_t>().begin(), cache->data<int32_t>().end());
   };
-  const Fingerprint key = Fingerprint().add("a");
-  for (int i = 0; i < 2; ++i) {
-    const TokenRows rows = tokens(key);
-    CHECK(rows.size() == 3);
-    CHECK(rows.tokens() == std::vector<int32_t>{1, 2, 9});
-    CHECK(rows.length(1) == 0);
-  }
+  for (int i = 0; i < 2; ++i) CHECK(values("a") == std::vector<int32_t>{1, 2, 9});
   CHECK(made == 1);
-  tokens(Fingerprint().add("b"));
-  CHECK(made == 2);
-  CHECK(Fingerprint().add("ab").text() != Fingerprint().add("a").add("b").text());
-
-  const fs::path file = folder.path / "deep" / "cache" / ("t-" + key.text() + ".safetensors");
-  const std::string whole = read_file(file, 1 << 20);
-  write_file(file, whole.substr(0, whole.size() - 1));  // cut
-  tokens(key);
+  values("b");
+  values("a");
   CHECK(made == 3);
-  CHECK(read_file(file, 1 << 20) == whole);
-  fs::copy_file(folder.path / "deep" / "cache" / ("t-" + Fingerprint().add("b").text() + ".safetensors"), file, fs::copy_options::overwrite_existing);
-  tokens(key);  // of another fingerprint
+  const std::string whole = read_file(path, 1 << 20);
+  write_file(path, whole.substr(0, whole.size() - 1));  // cut
+  values("a");
   CHECK(made == 4);
+  CHECK(read_file(path, 1 << 20) == whole);
   std::string beyond = whole;
-  beyond[whole.size() - 4] = 11;  // the last token, outside of the vocabulary
-  write_file(file, beyond);
-  tokens(key);
+  beyond[64 + 8] = 11;  // the last value
+  write_file(path, beyond);
+  values("a");
   CHECK(made == 5);
+  CHECK(Fingerprint().add("ab").text() != Fingerprint().add("a").add("b").text());
+  CHECK_THROWS_WITH(cache_path("/proc/none", folder.path, "t"), Contains("SINKGRAD_CACHE"));
 
-  CHECK_THROWS_WITH(TokenCache("/proc/none", "")
-                        .bytes(
-                            "m", key, [] { return std::string("x"); }, [](const std::string&) {}),
-                    Contains("SINKGRAD_CACHE"));
+  // Beside an archive as beside a folder; in another folder under a name that tells them apart.
+  folder.write("data.tar.gz", "x");
+  CHECK(cache_path("", folder.path / "data.tar.gz", "t") == folder.path / "sinkgrad-t.cache");
+  CHECK(cache_path("", folder.path, "t") == folder.path / "sinkgrad-t.cache");
+  CHECK(cache_path(folder.path.string(), folder.path / "data.tar.gz", "t") != cache_path(folder.path.string(), folder.path, "t"));
+}
 
-  int trained = 0;
-  const auto bytes = [&] {
-    return cache.bytes(
-        "m", key, [&] { return ++trained, std::string("model"); }, [](const std::string& b) { require<InputError>(b == "model", "bad"); });
+TEST_CASE("a tokenizer is learned once for the same texts and settings, and again when its file was changed") {
+  const Folder folder;
+  const Strings texts = {"the cat sat on the mat", "the dog sat on the log"};
+  const auto learn = [&](int64_t pieces) { return cached_subwords("", folder.path, texts, {.vocabulary = pieces}); };
+  const auto files = [&] {
+    std::vector<fs::path> all;
+    for (const auto& entry : fs::directory_iterator(folder.path)) all.push_back(entry.path());
+    return all;
   };
-  CHECK(bytes() == "model");
-  CHECK(bytes() == "model");
-  CHECK(trained == 1);
-  write_file(folder.path / "deep" / "cache" / ("m-" + key.text()), "0123456789abcdefmodel");
-  CHECK(bytes() == "model");
-  CHECK(trained == 2);
+  const std::string model = learn(30);
+  REQUIRE(files().size() == 1);
+  CHECK(learn(30) == model);
+  CHECK(files().size() == 1);
+  std::string changed = read_file(files()[0], 1 << 24);
+  changed[64 + 50] ^= 1;
+  write_file(files()[0], changed);
+  CHECK(learn(30) == model);
+  CHECK(learn(31) != model);
+  CHECK(files().size() == 2);
 }
 
 TEST_CASE("subwords: special pieces, round trip, unknown characters, mistakes") {
@@ -231,12 +231,16 @@ TEST_CASE("subwords: special pieces, round trip, unknown characters, mistakes") 
   CHECK(subwords.encode("").empty());
   CHECK_THROWS_WITH(Subwords("nonsense", "x.model"), Contains("x.model: is no sentencepiece model"));
   CHECK_THROWS_AS(Subwords::train(texts, {.vocabulary = 100'000}), InputError);
+  CHECK_THROWS_WITH(Subwords::train(texts, {.vocabulary = 100'000}),
+                    Catch::Matchers::Matches("subwords: 100000 pieces cannot be learned from 4 texts: they have room for [0-9]+"));
+  CHECK_THROWS_WITH(Subwords::train(texts, {.vocabulary = 9}),
+                    Catch::Matchers::Matches("subwords: 9 pieces cannot be learned from 4 texts: their characters need [0-9]+"));
   CHECK_THROWS_AS(Subwords::train({}, {}), InputError);
 }
 
 TEST_CASE("IMDb from a folder and from an archive is the same, and malformed trees are named") {
   const Folder folder;
-  write_reviews(folder);
+  tiny::write_reviews(folder.path);
   const std::vector<Review> reviews = read_reviews(folder.path);
   REQUIRE(reviews.size() == 6);
   CHECK(reviews[0].text == "a weak film with a weak plot");  // one line, stripped, tabs become spaces
@@ -256,7 +260,8 @@ TEST_CASE("IMDb from a folder and from an archive is the same, and malformed tre
   }
   const std::string whole = read_file(archive, 1 << 20);
   write_file(archive, whole.substr(0, whole.size() / 2));
-  CHECK_THROWS_WITH(read_reviews(archive), Contains("aclImdb_v1.tar.gz") && Contains("archive"));
+  CHECK_THROWS_WITH(read_reviews(archive),
+                    Contains("aclImdb_v1.tar.gz") && Contains("archive") && Contains("it ends too early") && !Contains("unknown reason"));
   write_file(archive, "no archive at all");
   CHECK_THROWS_WITH(read_reviews(archive), Contains("aclImdb_v1.tar.gz"));
 
@@ -281,7 +286,7 @@ TEST_CASE("IMDb from a folder and from an archive is the same, and malformed tre
 
 TEST_CASE("the imdb data set: splits, cached tokens, and two training steps of the paper's recipe") {
   const Folder folder;
-  write_reviews(folder);
+  tiny::write_reviews(folder.path);
   const json options = imdb_options(folder);
   const DataSplits splits = make_dataset("imdb", options);
   CHECK(splits.train->size() == 4);

@@ -131,7 +131,7 @@ TEST_CASE("prepared text and subwords: to numbers and back, also from the files 
   CHECK(prepared.target_text(std::span(house).first(3)) == "a house");
   CHECK(prepared.source("unseen")[0] == Dictionary::kUnknown);
   CHECK(prepared.source("") == std::vector<int32_t>{Dictionary::kEnd});
-  const TranslationText same(prepared.files());
+  const TranslationText same(prepared.files(), "run");
   CHECK(same.target("two hou@@ ses") == prepared.target("two hou@@ ses"));
   CHECK(same.prepared());
 
@@ -144,15 +144,24 @@ TEST_CASE("prepared text and subwords: to numbers and back, also from the files 
   std::vector<int32_t> lake = cut.target(raw[2]);
   lake.pop_back();
   CHECK(cut.target_text(lake) == lower[2]);
-  const TranslationText again(cut.files());
+  const TranslationText again(cut.files(), "run");
   CHECK(again.source(raw[0]) == cut.source(raw[0]));
   CHECK(!again.prepared());
   std::map<std::string, std::string> files = cut.files();
   files.erase("subwords.model");
-  CHECK_THROWS_WITH(TranslationText(files), Contains("subwords.model is missing"));
+  CHECK_THROWS_WITH(TranslationText(files, "run"), Contains("run/subwords.model: is missing"));
+  files = prepared.files();
+  files["segmentation.json"] = "{";
+  CHECK_THROWS_WITH(TranslationText(files, "run"), Contains("run/segmentation.json: must be {") && !Contains("json.exception"));
+  files = prepared.files();
+  files["dictionary.source.txt"] += "\xff 3\n";
+  CHECK_THROWS_WITH(TranslationText(files, "run"), Contains("run/dictionary.source.txt: line ") && Contains("must be UTF-8"));
+  files = cut.files();
+  files["subwords.model"] = "nonsense";
+  CHECK_THROWS_WITH(TranslationText(files, "run"), "run/subwords.model: is no sentencepiece model");
   files = prepared.files();
   files.erase("dictionary.target.txt");
-  CHECK_THROWS_WITH(TranslationText(files), Contains("dictionary.target.txt is missing"));
+  CHECK_THROWS_WITH(TranslationText(files, "run"), Contains("run/dictionary.target.txt: is missing"));
 }
 
 TEST_CASE("batches by words: the budget, multiples of 8, every pair once, fixed batches in a new order") {

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/file.h"
+#include "core/json_error.h"
 #include "core/parallel.h"
 #include "tools/commands.h"
 #include "tools/device_option.h"
@@ -15,6 +16,7 @@
 #include "tools/option_checks.h"
 #include "tools/train.h"
 #include "tools/translation.h"
+#include "tools/ui/spread.h"
 
 namespace sinkgrad {
 namespace {
@@ -30,20 +32,23 @@ struct AdaptCommand {
   bool resume = false;
 };
 
-/// Scores of one seed that are there already, so that a stopped run goes on where it was.
+/// The scores of one seed. Those that an earlier call left count as long as model and search are the same.
 class Scores {
  public:
   explicit Scores(fs::path path, bool resume) : path_(std::move(path)) {
     if (resume && fs::exists(path_)) try {
         scores_ = Json::parse(read_file(path_, 1 << 20));
+        require<InputError>(scores_.is_object(), path_.string(), ": must hold the scores of an earlier run, got ", scores_.type_name());
       } catch (const Json::exception& error) {
-        throw InputError(cat(path_.string(), ": must hold the scores of an earlier run: ", error.what()));
+        throw InputError(cat(path_.string(), ": must hold the scores of an earlier run: ", json_problem(error)));
       }
   }
-  double get(const std::string& name, const std::function<std::vector<BleuScore>()>& make) {
-    if (!scores_.contains(name)) {
+  double get(const std::string& name, int64_t updates, int64_t beam, const std::function<std::vector<BleuScore>()>& make) {
+    const Json found = scores_.value(name, Json::object());
+    const bool same = found.is_object() && found.value("updates", Json()) == updates && found.value("beam", Json()) == beam;
+    if (!same || !found.value("bleu", Json()).is_number()) {
       const std::vector<BleuScore> made = make();
-      scores_[name] = {{"bleu", made[0].bleu}, {"tokenised", made[0].text()}, {"sacre", made[1].text()}};
+      scores_[name] = {{"bleu", made[0].bleu}, {"tokenised", made[0].text()}, {"sacre", made[1].text()}, {"updates", updates}, {"beam", beam}};
       write_file(path_, scores_.dump(2) + "\n");
     }
     return scores_[name].at("bleu");
@@ -63,10 +68,7 @@ struct Line {
 class Protocol {
  public:
   Protocol(const AdaptCommand& command, Device device)
-      : command_(command),
-        device_(device),
-        recipe_(load_recipe(command.recipe, command.settings)),
-        test_(translation_test(recipe_.data.at("name"), test_options(recipe_))) {}
+      : command_(command), device_(device), recipe_(load_recipe(command.recipe, command.settings)), test_(open_translation_test(recipe_)) {}
 
   void run_seed(uint64_t seed, std::vector<Line>& table) {
     const fs::path folder = fs::path(command_.out) / fmt::format("seed{}", seed);
@@ -75,7 +77,8 @@ class Protocol {
     train_run(transformer, seed, {"model.iterations=1"}, {});
     Scores scores(folder / "bleu.json", command_.resume);
     const auto score = [&](const fs::path& run, int64_t half_steps) {
-      return scores.get(fmt::format("{} l={}", run.filename().string(), half_steps), [&] {
+      const int64_t updates = read_checkpoint(run / "last.safetensors").state.step;
+      return scores.get(fmt::format("{} l={}", run.filename().string(), half_steps), updates, command_.beam, [&] {
         TranslationSystem system(run / "last.safetensors", device_, half_steps);
         return score_translations(system.text(), system.translate(test_.source, {.beam = command_.beam}), test_.target);
       });
@@ -94,12 +97,6 @@ class Protocol {
   }
 
  private:
-  static nlohmann::json test_options(const Recipe& recipe) {
-    nlohmann::json options = recipe.data;
-    options.erase("name");
-    return options;
-  }
-
   void train_run(const fs::path& folder, uint64_t seed, const std::vector<std::string>& settings, const fs::path& init) const {
     TrainCommand run{.recipe = command_.recipe,
                      .out = folder.string(),
@@ -120,12 +117,6 @@ class Protocol {
   ParallelText test_;
 };
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  const size_t half = v.size() / 2;
-  return v.size() % 2 ? v[half] : (v[half - 1] + v[half]) / 2;
-}
-
 void adapt(const AdaptCommand& command) {
   require<InputError>(command.half_steps > 1, "adapt: --half-steps is the Sinkformer's count and must exceed 1, got ", command.half_steps);
   if (command.threads > 0) set_threads(command.threads);
@@ -142,11 +133,8 @@ void adapt(const AdaptCommand& command) {
   fmt::print("\nBLEU on the test set: tokenised, in small letters, no smoothing, beam {}{}\n", command.beam,
              command.seeds > 1 ? fmt::format("; median and range of {} seeds", command.seeds) : "");
   for (const Line& line : table) {
-    fmt::print("  {:<34} {:6.2f}", line.name, median(line.bleu));
-    if (command.seeds > 1)
-      fmt::print("  ({:.2f} to {:.2f})", *std::min_element(line.bleu.begin(), line.bleu.end()),
-                 *std::max_element(line.bleu.begin(), line.bleu.end()));
-    fmt::print("\n");
+    const Spread bleu(line.bleu);
+    fmt::print("  {:<38} {:6.2f}{}\n", line.name, bleu.median, bleu.range());
   }
 }
 

@@ -11,10 +11,12 @@ namespace sinkgrad {
 void add_adapt(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_bleu(CLI::App& app);
+void add_columns(CLI::App& app);
 void add_data(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_gradcheck(CLI::App& app);
 void add_graph(CLI::App& app);
+void add_half_steps(CLI::App& app);
 void add_info(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_plot(CLI::App& app);

@@ -140,7 +140,7 @@ void data(const DataCommand& command) {
   if (!description.origin.empty()) print_block("origin", description.origin);
   const bool sound = description.files.empty() || print_files(description, folder, command.download);
   std::fflush(stdout);  // before what goes wrong below
-  const DataSplits splits = open_data(recipe);
+  const DataSplits splits = make_dataset(command.name, options);
   fmt::print("content\n  {}\n  {}\n", splits.train->description(), splits.test->description());
   if (!sound) throw CLI::RuntimeError(1);
 }

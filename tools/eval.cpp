@@ -33,11 +33,9 @@ void eval(const EvalCommand& command) {
   if (!note.empty()) fmt::print(stderr, "{}\n", note);
   const DataSplits splits = open_data(recipe);
   const DataSource& data = command.split == "test" ? *splits.test : *splits.train;
-  const auto model = open_model(recipe, data.item_shape(), data.classes());
-  const ParameterPack pack(*model, DType::f32, 0, device);
-  checkpoint.restore(pack);
+  const TrainedModel trained = open_trained(checkpoint, recipe, items_of(data), device);
   Tape tape(DType::f32, device);
-  const Score score = evaluate(tape, *model, data, command.batch_size);
+  const Score score = evaluate(tape, *trained.model, data, command.batch_size);
   fmt::print("{}: {} accuracy {:.2f}% ({} of {}), loss {:.4f}\n", command.checkpoint, command.split, 100 * score.accuracy(), score.correct,
              score.items, score.loss());
   if (!std::isfinite(score.loss())) throw DivergedError(cat(command.checkpoint, ": the loss is not finite"));

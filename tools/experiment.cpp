@@ -1,6 +1,9 @@
 // The recipe is plain data; here it meets the registries of models and data sets.
 #include "tools/experiment.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 namespace sinkgrad {
 
 namespace {
@@ -34,12 +37,36 @@ std::unique_ptr<Model> open_model(const Recipe& recipe, const Shape& item, int64
   return naming(recipe, [&] { return make_model(recipe.model, item, classes); });
 }
 
+void require_memory(const Recipe& recipe, Model& model) {
+  const double copies = recipe.optimizer.name == "sgd" ? 3 : 4;  // weight, gradient, one or two moments
+  const double needed = copies * sizeof(float) * static_cast<double>(model.parameter_count());
+  const double available = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  constexpr double kGiB = 1 << 30;
+  require<OutOfMemoryError>(needed <= available, recipe.name, ": ",
+                            fmt::format("its {} parameters need {:.1f} GiB for weights, gradients and moments, this machine has {:.1f} GiB",
+                                        model.parameter_count(), needed / kGiB, available / kGiB));
+}
+
 DataSplits open_data(const Recipe& recipe) {
-  return naming(recipe, [&] { return make_dataset(recipe.data.at("name"), data_options(recipe)); });
+  return naming(recipe, [&] {
+    DataSplits made = make_dataset(recipe.data.at("name"), data_options(recipe));
+    return DataSplits{prepare_data(recipe.model, std::move(made.train)), prepare_data(recipe.model, std::move(made.test))};
+  });
+}
+
+ParallelText open_translation_test(const Recipe& recipe) {
+  return naming(recipe, [&] { return translation_test(recipe.data.at("name"), data_options(recipe)); });
 }
 
 ItemSpec data_item(const Recipe& recipe) {
   return naming(recipe, [&] { return dataset_item(recipe.data.at("name"), data_options(recipe)); });
+}
+
+TrainedModel open_trained(const Checkpoint& checkpoint, const Recipe& recipe, const ItemSpec& items, Device device) {
+  TrainedModel trained{open_model(recipe, items.shape, items.classes), nullptr};
+  trained.parameters = std::make_unique<ParameterPack>(*trained.model, DType::f32, 0, device);
+  checkpoint.restore(*trained.parameters);
+  return trained;
 }
 
 TrainerOptions trainer_options(const Recipe& recipe, Device device) {

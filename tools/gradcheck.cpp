@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "core/file.h"
+#include "core/json_error.h"
 #include "core/parallel.h"
 #include "core/version.h"
 #include "tools/commands.h"
@@ -150,7 +151,7 @@ bool replay(const GradcheckCommand& command) {
     }
     return passed;
   } catch (const json::exception& e) {
-    throw InputError(cat(command.replay, ": must be a report of `sinkgrad gradcheck --json`: ", e.what()));
+    throw InputError(cat(command.replay, ": must be a report of `sinkgrad gradcheck --json`: ", json_problem(e)));
   }
 }
 

@@ -82,6 +82,8 @@ int run(int argc, char** argv) {
   add_graph(app);
   add_plot(app);
   add_theory(app);
+  add_columns(app);
+  add_half_steps(app);
   add_bench(app);
   add_translate(app);
   add_bleu(app);

@@ -8,9 +8,9 @@
 #include <memory>
 
 #include "core/check.h"
-#include "core/file.h"
 #include "core/names.h"
 #include "tools/commands.h"
+#include "tools/figure.h"
 #include "tools/ui/attention_curves.h"
 #include "tools/ui/curves.h"
 #include "tools/ui/html.h"
@@ -82,8 +82,8 @@ std::string page(const PlotOptions& options, const std::vector<RunGroup>& groups
 }
 
 void plot(PlotOptions options) {
-  const bool html = options.out.ends_with(".html");
-  require<InputError>(html || options.out.ends_with(".svg"), "plot: --out requires a name that ends in .svg or .html, got '", options.out, "'");
+  const FigureFile figure("plot", options.out);
+  const bool html = figure.is_page();
   const std::vector<Run> runs = load_runs(options.runs);
   const std::vector<RunGroup> groups = group_runs(runs, options.group_seeds);
   const std::vector<std::string> known = metric_names(runs);
@@ -97,8 +97,8 @@ void plot(PlotOptions options) {
   const std::vector<std::string> splits =
       options.split == "both" ? std::vector<std::string>{"train", "test"} : std::vector<std::string>{options.split};
   const CurveAxis axis = options.axis == "epoch" ? CurveAxis::epoch : CurveAxis::step;
-  write_file(options.out,
-             html ? page(options, groups, splits, axis) : line_chart(learning_curves(groups, options.metrics[0], splits, axis, options.logarithmic)));
+  figure.write(html ? page(options, groups, splits, axis)
+                    : line_chart(learning_curves(groups, options.metrics[0], splits, axis, options.logarithmic)));
   fmt::print("{}: {} {} in {} {}\n", options.out, runs.size(), runs.size() == 1 ? "run" : "runs", groups.size(),
              groups.size() == 1 ? "group" : "groups");
 }

@@ -1,5 +1,5 @@
 // `sinkgrad study`: trains a Transformer and a Sinkformer from one recipe, at several patch sizes and seeds, and shows them side by side:
-// a table, learning curves, and the attention of one item at one half-step and at all of the Sinkformer's.
+// a table, learning curves, and the attention of one item at one half-step and at all of a Sinkformer's.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -17,8 +17,10 @@
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
 #include "tools/train.h"
+#include "tools/ui/half_steps.h"
 #include "tools/ui/html.h"
 #include "tools/ui/metrics.h"
+#include "tools/ui/spread.h"
 #include "tools/ui/svg.h"
 
 namespace sinkgrad {
@@ -30,7 +32,8 @@ struct StudyCommand {
   std::string recipe, out, page, device = "auto";
   std::vector<std::string> settings;
   std::vector<int64_t> patches;
-  int64_t half_steps = 5, seeds = 1;
+  std::vector<int64_t> half_steps = {5};
+  int64_t seeds = 1;
   std::optional<double> lr, sinkhorn_lr;
   int threads = 0;
   bool resume = false;
@@ -41,18 +44,12 @@ struct Cell {
   int64_t patch, half_steps;
   std::optional<double> lr;  // absent: the recipe's
   std::vector<fs::path> runs = {};
-  std::vector<double> accuracy = {};  // of every seed, after the last epoch
+  std::vector<double> accuracy = {};  // in percent, of every seed, after the last epoch
   std::string name() const {
     return fmt::format("{}{}", half_steps == 1 ? "Transformer" : fmt::format("Sinkformer ({} half-steps)", half_steps),
                        patch ? fmt::format(", patch {}", patch) : "");
   }
 };
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  const size_t half = v.size() / 2;
-  return v.size() % 2 ? v[half] : (v[half - 1] + v[half]) / 2;
-}
 
 /// What the cell changes in the recipe.
 std::vector<std::string> settings_of(const StudyCommand& command, const Cell& cell) {
@@ -76,7 +73,7 @@ void train_cell(const StudyCommand& command, Cell& cell) {
     const auto rows = read_metrics(folder / "metrics.jsonl").rows;
     const auto last = std::find_if(rows.rbegin(), rows.rend(), [](const MetricsRow& r) { return r.split == "test"; });
     require<InputError>(last != rows.rend(), folder.string(), ": the run has no evaluation; it needs at least one whole epoch");
-    cell.accuracy.push_back(last->value("acc"));
+    cell.accuracy.push_back(100 * last->value("acc"));
   }
 }
 
@@ -87,7 +84,7 @@ void check_cells(const StudyCommand& command, const std::vector<Cell>& cells) {
     Recipe recipe = load_recipe(command.recipe, settings_of(command, cell));
     complete(recipe);
     if (!data) data = open_data(recipe);
-    open_model(recipe, data->train->item_shape(), data->train->classes());
+    require_memory(recipe, *open_model(recipe, data->train->item_shape(), data->train->classes()));
   }
 }
 
@@ -107,21 +104,20 @@ Series learning_curve(const Cell& cell) {
     }
   }
   for (const auto& values : by_epoch) {
-    s.y.push_back(median(values));
-    if (cell.runs.size() > 1) {
-      s.low.push_back(*std::min_element(values.begin(), values.end()));
-      s.high.push_back(*std::max_element(values.begin(), values.end()));
-    }
+    const Spread spread(values);
+    s.y.push_back(spread.median);
+    s.low.push_back(spread.least);
+    s.high.push_back(spread.greatest);
   }
   s.dashed = cell.half_steps == 1;
   return s;
 }
 
-std::string plan_chart(AttentionHeads& attention, int half_steps, Tape& tape, Model& model, const Tensor& item) {
+std::string plan_chart(AttentionHeads& attention, int half_steps, Tape& tape, Model& model, const Batch& item) {
   attention.sinkhorn.iterations = half_steps;
   attention.sinkhorn.expose_plan = true;
   tape.reset();
-  model.scores(tape.leaf(item), {});
+  model.scores(tape.leaf(item.inputs), item.context ? tape.leaf(item.context) : Var{});
   const View plan = attention.plan();  // (1, heads, N, M): the first head
   const auto n = static_cast<size_t>(plan.shape[2]), m = static_cast<size_t>(plan.shape[3]);
   std::vector<double> values = to_doubles(plan);
@@ -148,11 +144,10 @@ void show_attention(HtmlPage& page, const Cell& cell) {
   const Recipe recipe = recipe_of(checkpoint);
   const DataSplits data = open_data(recipe);
   const Shape item = data.test->item_shape();
-  const auto model = open_model(recipe, item, data.test->classes());
-  const ParameterPack pack(*model, DType::f32, 0);
-  checkpoint.restore(pack);
-  BatchLoader loader(*data.test, 1, Purpose::evaluation);
-  const Batch& one = loader.load(0, 0);
+  const TrainedModel trained = open_trained(checkpoint, recipe, items_of(*data.test), Device::cpu());
+  BatchMemory memory;
+  const uint32_t first = 0;
+  const Batch one = data.test->batch({&first, 1}, std::nullopt, memory);
   Tape tape;
   tape.set_training(false);
   tape.set_recording(false);
@@ -167,10 +162,10 @@ void show_attention(HtmlPage& page, const Cell& cell) {
                            .values = pixels,
                            .size = 270})});
   }
-  if (model->attentions().empty()) return;
-  AttentionHeads& attention = *model->attentions().front();
+  if (trained.model->attentions().empty()) return;
+  AttentionHeads& attention = *trained.model->attentions().front();
   std::vector<std::string> charts;
-  for (int half_steps : {1, static_cast<int>(cell.half_steps)}) charts.push_back(plan_chart(attention, half_steps, tape, *model, one.inputs));
+  for (int half_steps : {1, static_cast<int>(cell.half_steps)}) charts.push_back(plan_chart(attention, half_steps, tape, *trained.model, one));
   page.figure(
       charts,
       fmt::format("{}: the same scores after one half-step and after {}. Softmax gives every query (row) a sum of 1 and lets some keys (columns) "
@@ -179,23 +174,47 @@ void show_attention(HtmlPage& page, const Cell& cell) {
 }
 
 std::string percent(const std::vector<double>& accuracy) {
-  std::string text = fmt::format("{:.2f} %", 100 * median(accuracy));
-  if (accuracy.size() > 1)
-    text += fmt::format(" ({:.2f} to {:.2f})", 100 * *std::min_element(accuracy.begin(), accuracy.end()),
-                        100 * *std::max_element(accuracy.begin(), accuracy.end()));
-  return text;
+  const Spread spread(accuracy);
+  return fmt::format("{:.2f} %{}", spread.median, spread.range());
+}
+
+/// A row for each patch size: the Transformer, each Sinkformer, and what one Sinkformer gains.
+std::vector<std::vector<std::string>> accuracy_rows(const std::vector<Cell>& cells, size_t models) {
+  std::vector<std::vector<std::string>> rows;
+  for (size_t k = 0; k < cells.size(); k += models) {
+    std::vector<std::string>& row = rows.emplace_back();
+    row.push_back(cells[k].patch ? std::to_string(cells[k].patch) : "-");
+    for (size_t m = 0; m < models; ++m) row.push_back(percent(cells[k + m].accuracy));
+    if (models == 2) row.push_back(fmt::format("{:+.2f}", Spread(cells[k + 1].accuracy).median - Spread(cells[k].accuracy).median));
+  }
+  return rows;
+}
+
+/// Figure 3, a curve for each patch size.
+std::string half_steps_figure(const std::vector<Cell>& cells) {
+  std::vector<HalfStepCurve> curves;
+  for (const Cell& cell : cells) {
+    if (cell.half_steps == 1) curves.push_back({cell.patch ? fmt::format("patch {}", cell.patch) : "all models", {}});
+    curves.back().scores[cell.half_steps] = cell.accuracy;
+  }
+  return line_chart(half_steps_chart(curves, "accuracy"));
 }
 
 void study(StudyCommand command) {
-  require<InputError>(command.half_steps > 1, "study: --half-steps is the Sinkformer's count and must exceed 1, got ", command.half_steps);
+  std::sort(command.half_steps.begin(), command.half_steps.end());
+  for (const int64_t count : command.half_steps)
+    require<InputError>(count > 1, "study: --half-steps are the Sinkformers' counts and must exceed 1, got ", count);
+  require<InputError>(std::adjacent_find(command.half_steps.begin(), command.half_steps.end()) == command.half_steps.end(),
+                      "study: each of --half-steps may be given once, got ", fmt::format("{}", fmt::join(command.half_steps, " ")));
   const fs::path path = command.page.empty() ? fs::path(command.out) / "study.html" : fs::path(command.page);
   require<InputError>(path.extension() == ".html", "study: the page must end in .html, got ", path.string());
   require<IoError>(command.page.empty() || path.parent_path().empty() || fs::is_directory(path.parent_path()), path.string(),
                    ": its folder does not exist");
   std::vector<Cell> cells;
-  for (int64_t patch : command.patches.empty() ? std::vector<int64_t>{0} : command.patches)
-    for (int64_t half_steps : {int64_t{1}, command.half_steps})
-      cells.push_back({patch, half_steps, half_steps == 1 ? command.lr : command.sinkhorn_lr});
+  for (int64_t patch : command.patches.empty() ? std::vector<int64_t>{0} : command.patches) {
+    cells.push_back({patch, 1, command.lr});
+    for (const int64_t half_steps : command.half_steps) cells.push_back({patch, half_steps, command.sinkhorn_lr});
+  }
   check_cells(command, cells);
   std::string note;
   const Device device = open_device(command.device, note);
@@ -204,22 +223,30 @@ void study(StudyCommand command) {
   for (Cell& cell : cells) train_cell(command, cell);
 
   const Recipe recipe = load_recipe(command.recipe, command.settings);
-  std::vector<std::vector<std::string>> rows;
-  fmt::print("\n{:>8}  {:>24}  {:>24}  {:>10}\n", "patch", "Transformer", fmt::format("Sinkformer, l = {}", command.half_steps), "difference");
-  for (size_t k = 0; k < cells.size(); k += 2) {
-    const double gap = 100 * (median(cells[k + 1].accuracy) - median(cells[k].accuracy));
-    rows.push_back({cells[k].patch ? fmt::format("{}", cells[k].patch) : "-", percent(cells[k].accuracy), percent(cells[k + 1].accuracy),
-                    fmt::format("{:+.2f}", gap)});
-    fmt::print("{:>8}  {:>24}  {:>24}  {:>10}\n", rows.back()[0], rows.back()[1], rows.back()[2], rows.back()[3]);
-  }
+  const size_t models = 1 + command.half_steps.size();
+  const std::vector<std::vector<std::string>> rows = accuracy_rows(cells, models);
+  std::vector<std::string> columns = {"patch", "Transformer"};
+  for (const int64_t half_steps : command.half_steps) columns.push_back(fmt::format("Sinkformer, l = {}", half_steps));
+  if (models == 2) columns.emplace_back("difference");
+  const auto print_row = [&](const std::vector<std::string>& row) {
+    for (size_t i = 0; i < row.size(); ++i) fmt::print("{:>{}}", row[i], i == 0 ? 8 : i > models ? 12 : 26);
+    fmt::print("\n");
+  };
+  fmt::print("\n");
+  print_row(columns);
+  for (const auto& row : rows) print_row(row);
 
   const std::string data_name = recipe.data.at("name");
   HtmlPage page("Transformer and Sinkformer on " + data_name,
                 fmt::format("sinkgrad {} · recipe {} · {} epochs · {} seed{} · {}", SINKGRAD_VERSION, recipe.name, recipe.epochs, command.seeds,
                             command.seeds > 1 ? "s" : "", device.backend().name()));
   page.section("Test accuracy")
-      .table({"patch", "Transformer", fmt::format("Sinkformer, l = {}", command.half_steps), "difference"}, rows,
-             "After the last epoch, over the whole test set" + std::string(command.seeds > 1 ? "; median (range) over seeds." : "."));
+      .table(columns, rows,
+             fmt::format(
+                 "After the last epoch, over the whole {}{}",
+                 recipe.model.at("name") == "translator" ? "validation set: words, each predicted from those before it in the reference" : "test set",
+                 command.seeds > 1 ? "; median (range) over seeds." : "."));
+  if (models > 2) page.figure({half_steps_figure(cells)});
   LineChart chart{.title = "Test accuracy",
                   .description = "test accuracy in percent over epochs for every model",
                   .x_label = "epoch",
@@ -228,7 +255,7 @@ void study(StudyCommand command) {
   for (const Cell& cell : cells) chart.series.push_back(learning_curve(cell));
   page.section("Learning curves").figure({line_chart(chart)});
   page.section("Attention before and after Sinkhorn");
-  for (size_t k = 1; k < cells.size(); k += 2) show_attention(page, cells[k]);
+  for (size_t k = models - 1; k < cells.size(); k += models) show_attention(page, cells[k]);
   write_file(path, page.str());
   fmt::print("\nThe page is {}\n", path.string());
 }
@@ -241,10 +268,10 @@ void add_study(CLI::App& app) {
   command->footer("Example: sinkgrad study mnist_patch_small --patches 14 7 --half-steps 5 --sinkhorn-lr 0.002 --out runs/study");
   command->add_option("recipe", options->recipe, "the recipe that all runs share")->required();
   command->add_option("--patches", options->patches, "patch sizes, for image models [the recipe's]")->check(positive_integer);
-  command->add_option("--half-steps", options->half_steps, "of the Sinkformer; the Transformer has one")->capture_default_str();
+  command->add_option("--half-steps", options->half_steps, "of one or more Sinkformers; the Transformer has one")->capture_default_str();
   command->add_option("--seeds", options->seeds, "runs of every model, with seeds 1, 2, ...")->check(positive_integer)->capture_default_str();
   command->add_option("--lr", options->lr, "learning rate of the Transformer [the recipe's]")->check(positive_number);
-  command->add_option("--sinkhorn-lr", options->sinkhorn_lr, "learning rate of the Sinkformer [the recipe's]")->check(positive_number);
+  command->add_option("--sinkhorn-lr", options->sinkhorn_lr, "learning rate of the Sinkformers [the recipe's]")->check(positive_number);
   command->add_option("--set", options->settings, "KEY=VALUE, changes one setting of the recipe; repeatable")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -58,7 +59,7 @@ class Run {
         folder_(command.out.empty() ? fs::path("runs") / recipe.name : fs::path(command.out)),
         data_(open_data(recipe)),
         model_(open_model(recipe, data_.train->item_shape(), data_.train->classes())),
-        trainer_(*model_, *data_.train, trainer_options(recipe, device_)),
+        trainer_((require_memory(recipe, *model_), *model_), *data_.train, trainer_options(recipe, device_)),
         finite_check_(*model_),
         progress_({.mode = parse_progress_mode(command.progress), .quiet = command.quiet}) {
     if (command.check_finite) trainer_.tape().set_observer(&finite_check_);
@@ -97,12 +98,18 @@ class Run {
   fs::path file(const std::string& which) const { return folder_ / (which + ".safetensors"); }
   void save(const std::string& which) const { trainer_.save(file(which), config_); }
 
+  void keep() const {
+    const int64_t epoch = trainer_.state().epoch;
+    if (std::count(command_.keep_epochs.begin(), command_.keep_epochs.end(), epoch) > 0) save(fmt::format("epoch{}", epoch));
+  }
+
   /// What the model needs of the data when it is used: dictionaries, tokenizers.
   void write_data_files() const {
     for (const auto& [name, bytes] : data_.train->files()) write_file(folder_ / name, bytes);
   }
 
   void start() {
+    if (!command_.init.empty()) read_checkpoint(command_.init).restore(trainer_.parameters());  // before there is a folder
     // A run that failed to write its first checkpoint has measured nothing: it may start again.
     if (const fs::path log = folder_ / "metrics.jsonl"; fs::exists(log) && !fs::exists(file("last")) && read_metrics(log).rows.empty())
       fs::remove(log);
@@ -112,8 +119,8 @@ class Run {
     metrics_.emplace(MetricsWriter::create(folder_ / "metrics.jsonl", header()));  // first: it refuses a folder that is in use
     write_file(folder_ / "config.json", config_.dump(2) + "\n");
     write_data_files();
-    if (!command_.init.empty()) read_checkpoint(command_.init).restore(trainer_.parameters());
     if (probe_) watch_attention();
+    keep();
     save("last");
     progress_.note("writing " + folder_.string());
   }
@@ -190,6 +197,7 @@ class Run {
     metrics_->write(
         {.step = state.step, .epoch = trainer_.epochs_done(), .split = "test", .values = {{"loss", test_->loss()}, {"acc", test_->accuracy()}}});
     if (best) save("best");
+    keep();
     save("last");
     progress_.note(fmt::format("epoch {}/{}: test accuracy {:.2f}%, test loss {:.4g}{}", state.epoch, epochs_, 100 * test_->accuracy(), test_->loss(),
                                best ? ", the best so far" : ""));
@@ -267,6 +275,9 @@ void add_train(CLI::App& app) {
                    "updates between looks at the attention of 16 test items: column sums, entropy and marginal error of every layer and head go "
                    "to metrics.jsonl, `sinkgrad plot --attention` draws them [never]")
       ->check(positive_integer);
+  command
+      ->add_option("--keep-epochs", options->keep_epochs, "epochs after which the weights are also kept as epochN.safetensors; 0 = before the first")
+      ->check(natural_number);
   command->add_option("--progress", options->progress, "auto, bar, plain or never")
       ->check(CLI::IsMember({"auto", "bar", "plain", "never"}))
       ->capture_default_str();

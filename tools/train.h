@@ -10,6 +10,7 @@ namespace sinkgrad {
 struct TrainCommand {
   std::string recipe, out, init, progress = "auto", device = "auto";
   std::vector<std::string> settings;
+  std::vector<int64_t> keep_epochs = {};  ///< after which the weights are kept as epochN.safetensors
   std::optional<uint64_t> seed;
   int threads = 0;
   bool resume = false, quiet = false, print_config = false, check_finite = false;

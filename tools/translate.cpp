@@ -32,7 +32,10 @@ void translate(const TranslateCommand& command) {
   if (!note.empty()) fmt::print(stderr, "{}\n", note);
   TranslationSystem system(command.checkpoint, device, command.iterations);
   const std::string input{std::istreambuf_iterator<char>(std::cin), {}};
-  for (const std::string& line : system.translate(lines_of(input), command.search)) fmt::print("{}\n", line);
+  size_t refused = 0;
+  const auto refuse = [&](const std::string& message) { fmt::print(stderr, "{}\n", message), ++refused; };
+  for (const std::string& line : system.translate(lines_of(input), command.search, refuse)) fmt::print("{}\n", line);
+  require<InputError>(refused == 0, "translate: ", refused, refused == 1 ? " line was" : " lines were", " left untranslated");
 }
 
 struct BleuCommand {
@@ -44,7 +47,12 @@ struct BleuCommand {
 void score(const BleuCommand& command) {
   const std::vector<std::string> translations = read_lines(command.translations);
   std::vector<std::vector<std::string>> references;
-  for (const std::string& path : command.references) references.push_back(read_lines(path));
+  require<InputError>(!translations.empty(), command.translations, ": must hold at least one sentence, it is empty");
+  for (const std::string& path : command.references) {
+    references.push_back(read_lines(path));
+    require<InputError>(references.back().size() == translations.size(), path, ": must have a line for each of the ", translations.size(),
+                        " lines of ", command.translations, ", got ", references.back().size());
+  }
   fmt::print("tokenised   {}\n", bleu(translations, references, BleuOptions::tokenised(true)).text());
   fmt::print("13a         {}\n", bleu(translations, references, BleuOptions::tokenised(false)).text());
   fmt::print("sacreBLEU   {}\n", bleu(translations, references, BleuOptions::sacre(!command.case_sensitive)).text());
@@ -56,7 +64,8 @@ void add_translate(CLI::App& app) {
   const auto options = std::make_shared<TranslateCommand>();
   CLI::App* command = app.add_subcommand("translate", "Translate standard input, one sentence per line");
   command->footer(
-      "The dictionaries that `sinkgrad train` wrote are read from the checkpoint's folder. As many lines come out as go in.\n"
+      "The dictionaries that `sinkgrad train` wrote are read from the checkpoint's folder. As many lines come out as go in: a line that cannot be\n"
+      "translated is named and leaves an empty one, and the exit code is then 2.\n"
       "Example: echo 'drei@@ und@@ zwanzig' | sinkgrad translate runs/number_words_small/best.safetensors");
   command->add_option("checkpoint", options->checkpoint, "a translator that `sinkgrad train` wrote")->required();
   command->add_option("--beam", options->search.beam, "sentences that are followed at a time; 1 is greedy")

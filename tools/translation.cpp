@@ -7,7 +7,6 @@
 
 #include "core/file.h"
 #include "datasets/text_file.h"
-#include "tools/experiment.h"
 
 namespace sinkgrad {
 namespace {
@@ -26,29 +25,33 @@ TranslationSystem::TranslationSystem(const std::filesystem::path& path, Device d
   Recipe recipe = recipe_of(checkpoint);
   require<InputError>(recipe.model.at("name") == "translator", path.string(), ": holds a ", recipe.model.at("name"), ", a translator is needed");
   if (iterations) recipe.model["iterations"] = *iterations;
-  text_.emplace(files_beside(path));
+  text_.emplace(files_beside(path), path.parent_path());
   const auto table = checkpoint.tensors.find("model.decoder.embed_tokens.weight");
   require<InputError>(table != checkpoint.tensors.end() && table->second.shape()[0] == text_->target_words().size(), path.string(),
                       ": the dictionary beside it has ", text_->target_words().size(), " words, the model has another number");
   require<InputError>(recipe.data.contains("max_length") && recipe.data["max_length"].is_number_integer(), path.string(),
                       ": its recipe requires an integer data.max_length");
-  model_ = open_model(recipe, {recipe.data["max_length"], text_->source_words().size()}, text_->target_words().size());
-  pack_.emplace(*model_, DType::f32, 0, device);
-  checkpoint.restore(*pack_);
+  trained_ = open_trained(checkpoint, recipe, {{recipe.data["max_length"], text_->source_words().size()}, text_->target_words().size()}, device);
 }
 
 std::vector<std::string> TranslationSystem::translate(const std::vector<std::string>& sentences, const SearchOptions& options,
-                                                      const std::function<void(size_t)>& progress) {
-  auto& model = dynamic_cast<Translator&>(*model_);
+                                                      const std::function<void(const std::string&)>& refuse) {
+  auto& model = dynamic_cast<Translator&>(*trained_.model);
   const int64_t room = model.options().max_length;
   std::vector<std::vector<int32_t>> sources;
   std::vector<size_t> order;
   for (size_t i = 0; i < sentences.size(); ++i) {
-    require_utf8(sentences[i], cat("line ", i + 1));
-    sources.push_back(text_->source(sentences[i]));
-    require<InputError>(static_cast<int64_t>(sources[i].size()) <= room, "line ", i + 1, ": the model reads at most ", room - 1, " words, got ",
-                        sources[i].size() - 1);
-    if (sources[i].size() > 1) order.push_back(i);
+    std::vector<int32_t>& source = sources.emplace_back();
+    try {
+      require_utf8(sentences[i], cat("line ", i + 1));
+      source = text_->source(sentences[i]);
+      require<InputError>(static_cast<int64_t>(source.size()) <= room, "line ", i + 1, ": the model reads at most ", room - 1, " words, got ",
+                          source.size() - 1);
+      if (source.size() > 1) order.push_back(i);
+    } catch (const InputError& error) {
+      if (!refuse) throw;
+      refuse(error.what());
+    }
   }
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return sources[a].size() < sources[b].size(); });
 
@@ -71,7 +74,6 @@ std::vector<std::string> TranslationSystem::translate(const std::vector<std::str
     for (size_t k = begin; k < end; ++k)
       if (!found[k - begin].empty()) translations[order[k]] = text_->target_text(found[k - begin].front().words);
     begin = end;
-    if (progress) progress(end);
   }
   return translations;
 }

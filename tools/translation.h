@@ -10,6 +10,7 @@
 #include "datasets/bleu.h"
 #include "datasets/translation.h"
 #include "models/translator.h"
+#include "tools/experiment.h"
 
 namespace sinkgrad {
 
@@ -26,17 +27,16 @@ class TranslationSystem {
   /// InputError when the checkpoint holds no translator or the files beside it do not fit. `iterations` replaces the half-steps that the
   /// checkpoint was trained with.
   TranslationSystem(const std::filesystem::path& checkpoint, Device device, std::optional<int64_t> iterations = {});
-  /// One translation per sentence; an empty one for an empty sentence. `progress` hears how many are done. InputError naming the line of a
-  /// sentence that is too long.
+  /// One translation per sentence; an empty one for an empty sentence. A sentence that is no UTF-8 or too long is an InputError that names its
+  /// line; with `refuse`, which then hears the message, it has an empty translation and the others are translated all the same.
   std::vector<std::string> translate(const std::vector<std::string>& sentences, const SearchOptions& options,
-                                     const std::function<void(size_t)>& progress = {});
+                                     const std::function<void(const std::string& message)>& refuse = {});
   const TranslationText& text() const { return *text_; }
 
  private:
   Device device_;
   std::optional<TranslationText> text_;
-  std::unique_ptr<Model> model_;
-  std::optional<ParameterPack> pack_;
+  TrainedModel trained_;
 };
 
 /// Both scores of translations: the paper's (tokenised, in small letters) first, then sacreBLEU's. The references are those of the test set, as the

@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "core/names.h"
+#include "tools/ui/spread.h"
 
 namespace sinkgrad {
 namespace {
@@ -91,12 +92,6 @@ void label_groups(std::vector<RunGroup>& groups, bool join_seeds) {
     if (uses[group.label] > 1) group.label += ", " + group.runs[0]->path.string();
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n == 0 ? std::numeric_limits<double>::quiet_NaN() : n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 double mean(const std::vector<double>& values, size_t begin, size_t end) {
   double sum = 0;
   size_t count = 0;
@@ -156,10 +151,11 @@ Curve learning_curve(const RunGroup& group, const std::vector<std::string>& metr
     }
   }
   for (const auto& [x, values] : measured) {
+    const Spread spread(values);
     curve.x.push_back(x);
-    curve.median.push_back(median(values));
-    curve.low.push_back(values.empty() ? curve.median.back() : *std::min_element(values.begin(), values.end()));
-    curve.high.push_back(values.empty() ? curve.median.back() : *std::max_element(values.begin(), values.end()));
+    curve.median.push_back(spread.median);
+    curve.low.push_back(spread.least);
+    curve.high.push_back(spread.greatest);
   }
   thin_out(curve);
   return curve;

@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/file.h"
+#include "core/json_error.h"
 #include "core/names.h"
 
 namespace sinkgrad {
@@ -227,9 +228,7 @@ Json parse_strictly(const std::string& text, const std::string& source) {
   try {
     return Json::parse(text, watch);
   } catch (const Json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 3, column 1: ..." without the code.
-    const std::string what = error.what();
-    throw InputError(cat(source, ": ", what.substr(std::min(what.find("] ") + 2, what.size()))));
+    throw InputError(cat(source, ": must be JSON: ", json_problem(error)));
   }
 }
 

@@ -46,7 +46,7 @@ struct Recipe {
   int64_t batch_size = 64, eval_batch_size = 256;
   uint64_t seed = 1;
   std::string precision = "f32";  // of the operands of matrix products: f32, tf32 or bf16; sums are f32
-  int64_t checkpoint_every = 0;  // updates between checkpoints, besides the one after each epoch; 0 = only that one
+  int64_t checkpoint_every = 0;   // updates between checkpoints, besides the one after each epoch; 0 = only that one
 
   /// Applies "a.b=value". The value is read as the schema's type: text needs no quotes, a list is written [1,2].
   /// InputError names the key, what it requires and, for an unknown key, the nearest known one.
