@@ -1,6 +1,8 @@
 // The arena, the recycler and the CPU backend.
 #include "core/memory.h"
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -20,8 +22,13 @@ class CpuBackend final : public Backend {
  public:
   std::string name() const override { return "cpu"; }
   void* allocate(size_t bytes) override {
-    void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    // Large blocks lie on huge pages where the system has them: fewer translations to look up, fewer faults in the first step.
+    constexpr size_t kHugePage = size_t{2} << 20;
+    const bool large = bytes >= 2 * kHugePage;
+    const size_t alignment = large ? kHugePage : 256, size = (bytes + alignment - 1) / alignment * alignment;
+    void* memory = std::aligned_alloc(alignment, size);
     require<OutOfMemoryError>(memory != nullptr, "cpu: out of memory, asked for ", bytes, " bytes");
+    if (large) madvise(memory, size, MADV_HUGEPAGE);
     return memory;
   }
   void release(void* memory) override { std::free(memory); }

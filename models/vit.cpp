@@ -46,9 +46,8 @@ Var Vit::logits(Var images) {
   const Var patches = embed_(patchify(images, patch_));  // (B, N, dim)
   const int64_t batch = patches.shape()[0], dim = patches.shape()[2];
   const std::array parts{repeat(class_token_.on(tape), 0, batch), patches};
-  const Var x = encoder_(add(concat(parts, 1), positions_.on(tape)));
-  const Var class_token = tape.reshape(slice(x, 1, 0, 1), {batch, dim});
-  return head_(head_norm_(class_token));
+  const Var class_token = encoder_(add(concat(parts, 1), positions_.on(tape)), {}, 1);  // (B, 1, dim)
+  return head_(head_norm_(tape.reshape(class_token, {batch, dim})));
 }
 
 }  // namespace sinkgrad

@@ -55,10 +55,12 @@ Var MultiHeadAttention::Projection::operator()(Var x) const {
   return linear(x, weight->rows(*x.tape, begin, end), bias ? bias->rows(*x.tape, begin, end) : Var{});
 }
 
-Var MultiHeadAttention::operator()(Var queries, const KeyValues& memory, const AttentionMasks& masks) {
+Var first_tokens(Var x, int64_t wanted) { return wanted == kAllTokens || wanted == x.shape()[1] ? x : slice(x, 1, 0, wanted); }
+
+Var MultiHeadAttention::operator()(Var queries, const KeyValues& memory, const AttentionMasks& masks, int64_t wanted) {
   AttentionMasks used = masks;
   if (padding_queries_vote_) used.query_is_padding = {};
-  return output_(heads(qkv_[0](queries), memory.keys, memory.values, used));
+  return output_(first_tokens(heads(qkv_[0](queries), memory.keys, memory.values, used), wanted));
 }
 
 Tensor causal_mask(int64_t n) {

@@ -49,13 +49,19 @@ struct KeyValues {
   Var keys, values;
 };
 
+inline constexpr int64_t kAllTokens = -1;
+/// The first `wanted` tokens of (B, N, dim): what a caller reads of a layer's output need not be computed for the others.
+Var first_tokens(Var x, int64_t wanted);
+
 /// Projects, attends, projects back. Self-attention: attention(x, x); cross-attention: attention(x, memory).
 class MultiHeadAttention : public Module {
  public:
   MultiHeadAttention(Module& parent, const std::string& name, const AttentionOptions& options, const AttentionNames& names = AttentionNames::torch());
-  /// (B, N, dim), (B, M, dim) -> (B, N, dim).
-  Var operator()(Var queries, Var keys, const AttentionMasks& masks = {}) { return (*this)(queries, project(keys), masks); }
-  Var operator()(Var queries, const KeyValues& memory, const AttentionMasks& masks = {});
+  /// (B, N, dim), (B, M, dim) -> (B, N, dim), or (B, wanted, dim): the results of the first queries, of which all take part.
+  Var operator()(Var queries, Var keys, const AttentionMasks& masks = {}, int64_t wanted = kAllTokens) {
+    return (*this)(queries, project(keys), masks, wanted);
+  }
+  Var operator()(Var queries, const KeyValues& memory, const AttentionMasks& masks = {}, int64_t wanted = kAllTokens);
   KeyValues project(Var keys) const { return {qkv_[1](keys), qkv_[2](keys)}; }
 
   AttentionHeads heads;

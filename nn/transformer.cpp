@@ -79,8 +79,8 @@ EncoderLayer::EncoderLayer(Module& parent, const std::string& name, const Transf
   if (options.mlp != MlpUse::none) mlp_.emplace(*this, options);
 }
 
-Var EncoderLayer::operator()(Var x, const AttentionMasks& masks) {
-  const Var y = residual_(x, [&](Var z) { return attention_(z, z, masks); });
+Var EncoderLayer::operator()(Var x, const AttentionMasks& masks, int64_t wanted) {
+  const Var y = residual_(x, [&](Var z) { return attention_(z, z, masks, wanted); });
   return mlp_used_ ? (*mlp_)(y) : y;
 }
 
@@ -118,8 +118,9 @@ Encoder::Encoder(Module& parent, const std::string& name, int depth, const Trans
   if (options.final_norm) norm_.emplace(*this, "norm", options.attention.dim, options.norm_epsilon);
 }
 
-Var Encoder::operator()(Var x, const AttentionMasks& masks) {
-  for (const auto& layer : layers_) x = (*layer)(x, masks);
+Var Encoder::operator()(Var x, const AttentionMasks& masks, int64_t wanted) {
+  for (const auto& layer : layers_) x = (*layer)(x, masks, layer == layers_.back() ? wanted : kAllTokens);
+  x = first_tokens(x, wanted);  // where there is no layer
   return norm_ ? (*norm_)(x) : x;
 }
 

@@ -38,7 +38,8 @@ struct TransformerOptions {
   LayerNames names = LayerNames::torch_encoder();
 };
 
-/// Residual, norm and dropout around a sublayer f. Pre-norm: x + drop(f(norm(x))); post-norm: norm(x + drop(f(x))).
+/// Residual, norm and dropout around a sublayer f. Pre-norm: x + drop(f(norm(x))); post-norm: norm(x + drop(f(x))). Where f gives the first
+/// tokens only, so does the residual.
 class Residual {
  public:
   Residual(Module& parent, const std::string& norm_name, const TransformerOptions& options)
@@ -47,7 +48,8 @@ class Residual {
         pre_norm_(options.pre_norm) {}
   template <class F>
   Var operator()(Var x, F&& f) {
-    return pre_norm_ ? add(x, dropout_(f(norm_(x)))) : norm_(add(x, dropout_(f(x))));
+    const Var y = dropout_(f(pre_norm_ ? norm_(x) : x)), sum = add(first_tokens(x, y.shape()[1]), y);
+    return pre_norm_ ? sum : norm_(sum);
   }
 
  private:
@@ -71,8 +73,8 @@ class MlpSublayer {
 class EncoderLayer : public Module {
  public:
   EncoderLayer(Module& parent, const std::string& name, const TransformerOptions& options);
-  /// (B, N, dim) -> (B, N, dim).
-  Var operator()(Var x, const AttentionMasks& masks = {});
+  /// (B, N, dim) -> (B, N, dim), or the first `wanted` tokens of it.
+  Var operator()(Var x, const AttentionMasks& masks = {}, int64_t wanted = kAllTokens);
   MultiHeadAttention& attention() { return attention_; }
 
  private:
@@ -104,7 +106,8 @@ class DecoderLayer : public Module {
 class Encoder : public Module {
  public:
   Encoder(Module& parent, const std::string& name, int depth, const TransformerOptions& options);
-  Var operator()(Var x, const AttentionMasks& masks = {});
+  /// (B, N, dim) -> (B, N, dim), or the first `wanted` tokens of it: the last layer then does without the rest of its work.
+  Var operator()(Var x, const AttentionMasks& masks = {}, int64_t wanted = kAllTokens);
   std::vector<AttentionHeads*> attentions();
 
  private:

@@ -87,6 +87,45 @@ TEST_CASE("fault 45: norms of data with a large mean and a small spread") {
   }
 }
 
+TEST_CASE("layer norm of rows of any length, against double precision") {
+  constexpr int64_t rows = 5;
+  for (const int64_t n : {2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 256, 259}) {
+    const std::vector<float> x = random_values(rows * n, 1, 2, 5), d = random_values(rows * n, 99), g = random_values(n, 3);
+    const Tensor value = Tensor::of<float>({rows, n}, x), cotangent = Tensor::of<float>({rows, n}, d), gain = Tensor::of<float>({n}, g),
+                 bias = Tensor::of<float>({n}, random_values(n, 4));
+    Tape tape;
+    const Var in = tape.variable(value), vg = tape.variable(gain), vb = tape.variable(bias);
+    const Var sum = add(layer_norm(in, vg, vb), in);  // the gradient of x is added to that of the sum
+    tape.backward(sum, cotangent);
+    std::vector<double> dgain(static_cast<size_t>(n)), dbias(dgain);
+    double worst = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto at = static_cast<size_t>(r * n);
+      const std::vector<float> row(x.begin() + r * n, x.begin() + (r + 1) * n);
+      const std::vector<double> z = exact(row);
+      double mean = 0, variance = 0, mean_g = 0, mean_gz = 0;
+      for (const float v : row) mean += double{v} / static_cast<double>(n);
+      for (const float v : row) variance += (v - mean) * (v - mean) / static_cast<double>(n);
+      for (size_t j = 0; j < z.size(); ++j) {
+        dgain[j] += d[at + j] * z[j];
+        dbias[j] += d[at + j];
+        mean_g += double{d[at + j]} * g[j] / static_cast<double>(n);
+        mean_gz += double{d[at + j]} * g[j] * z[j] / static_cast<double>(n);
+      }
+      for (size_t j = 0; j < z.size(); ++j) {
+        const double y = z[j] * g[j] + bias.span<float>()[j] + row[j];
+        const double dx = (double{d[at + j]} * g[j] - mean_g - z[j] * mean_gz) / std::sqrt(variance + 1e-5) + d[at + j];
+        worst =
+            std::max({worst, std::abs(sum.span<float>()[at + j] - y) / 8, std::abs(tape.grad(in).as<float>()[at + j] - dx) * std::sqrt(variance)});
+      }
+    }
+    for (size_t j = 0; j < dgain.size(); ++j)
+      worst = std::max({worst, std::abs(tape.grad(vg).as<float>()[j] - dgain[j]), std::abs(tape.grad(vb).as<float>()[j] - dbias[j])});
+    INFO("rows of " << n);
+    CHECK(worst < 3e-6);
+  }
+}
+
 TEST_CASE("norms of a constant row give the bias and a finite gradient") {
   const Result r = run_layer_norm({2, 3}, {5, 5, 5, 1e-20f, 1e-20f, 1e-20f});
   for (float v : r.y) CHECK(v == 0);

@@ -8,11 +8,9 @@
 
 #include "core/file.h"
 #include "core/parallel.h"
-#include "nn/trainer.h"
 #include "tools/benchmark.h"
 #include "tools/commands.h"
 #include "tools/device_option.h"
-#include "tools/experiment.h"
 #include "tools/option_checks.h"
 
 namespace sinkgrad {
@@ -22,7 +20,7 @@ struct BenchCommand {
   std::string device = "cpu", precision = "f32", filter, json, values;
   std::vector<std::string> suites;
   double seconds = 0.2;
-  bool large = false, floors = false, processor_time = false;
+  bool large = false, profile = false, floors = false, processor_time = false;
 };
 
 using Json = nlohmann::ordered_json;
@@ -41,19 +39,6 @@ void print_line(const std::string& name, const Json& forward, const Json& backwa
   };
   fmt::print("{:<28} {}   {}\n", name, part(forward), part(backward));
   std::fflush(stdout);
-}
-
-/// One update of a recipe's model on its data, or on synthetic items where the data is not on this machine.
-Json time_training_step(const std::string& recipe_name, int iterations, const Stopwatch& time) {
-  const Recipe recipe = load_recipe(recipe_name, {fmt::format("model.iterations={}", iterations)});
-  const DataSplits data = open_data(recipe);
-  const auto model = open_model(recipe, data.train->item_shape(), data.train->classes());
-  Trainer trainer(*model, *data.train, trainer_options(recipe, time.device));
-  const Timing t = time([&] {
-    if (trainer.epoch_complete()) trainer.end_epoch(0);
-    trainer.step();
-  });
-  return {{"seconds", t.median}, {"samples", t.samples}, {"items", recipe.batch_size}};
 }
 
 void run(const BenchCommand& command) {
@@ -97,19 +82,26 @@ void run(const BenchCommand& command) {
     if (!command.values.empty() && c.suite == "attention") write_values(c, device, precision, command.values);
   }
   if (wanted("steps"))
-    for (const char* recipe : {"mnist_patch_small", "set_shapes_small"})
-      for (const int l : {1, 3}) {
-        const std::string name = fmt::format("step {} l={}", recipe, l);
-        if (name.find(command.filter) == std::string::npos) continue;
-        try {
-          Json entry = time_training_step(recipe, l, time);
-          fmt::print("{:<28} {:>10.1f} us an update of {} items\n", name, entry.at("seconds").get<double>() * 1e6, entry.at("items").get<int64_t>());
-          entry.update({{"suite", "steps"}, {"name", name}});
-          report["cases"].push_back(entry);
-        } catch (const IoError& error) {
-          fmt::print("{:<28} skipped: {}\n", name, error.what());
-        }
+    for (const StepCase& c : step_cases()) {
+      if (c.name.find(command.filter) == std::string::npos) continue;
+      const StepTiming t = time_training_step(c, time, precision, command.profile);
+      fmt::print("{:<28} {:>10.1f} us an update of {} items, {:.0f} MB on the tape\n", c.name, t.time.median * 1e6, c.batch,
+                 static_cast<double>(t.tape_bytes) / 1e6);
+      Json ops = Json::object();
+      for (const auto& [name, op] : t.ops) {
+        fmt::print("  {:<22} {:>4} {:>10.1f} {:>10.1f} us\n", name, op.calls, op.forward * 1e6, op.backward * 1e6);
+        ops[name] = {{"calls", op.calls}, {"forward", op.forward}, {"backward", op.backward}};
       }
+      std::fflush(stdout);
+      report["cases"].push_back({{"suite", "steps"},
+                                 {"name", c.name},
+                                 {"seconds", t.time.median},
+                                 {"samples", t.time.samples},
+                                 {"items", c.batch},
+                                 {"parameters", t.parameters},
+                                 {"tape_bytes", t.tape_bytes},
+                                 {"ops", ops}});
+    }
   if (!command.json.empty()) write_file(command.json, report.dump(2) + "\n");
 }
 
@@ -127,6 +119,7 @@ void add_bench(CLI::App& app) {
   sub->add_option("--seconds", command->seconds, "of running per measurement, at least")->check(positive_number)->capture_default_str();
   sub->add_flag("--processor-time", command->processor_time, "time what one thread computes, not what passes (OMP_NUM_THREADS=1; for busy machines)");
   sub->add_flag("--large", command->large, "attention at the sizes of a large GPU");
+  sub->add_flag("--profile", command->profile, "of training steps also the time of each op, forward and backward");
   sub->add_flag("--floors", command->floors, "only print the least work and time of the large attention cases, as Markdown");
   sub->add_option("--values", command->values, "also write the tensors of the (last) attention case to this safetensors file");
   sub->add_option("--json", command->json, "also write the results to this file");

@@ -155,21 +155,23 @@ std::string attention_floors(const DeviceRates& rates) {
   return text;
 }
 
+double Stopwatch::now() const {
+  timespec t;
+  clock_gettime(processor_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 Timing Stopwatch::operator()(const std::function<void()>& work) const {
   auto run = [&](const std::function<void()>& body) {
     if (!processor_time) return device.backend().seconds(body);
-    auto now = [] {
-      timespec t;
-      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-      return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-    };
     const double start = now();
     body();
     return now() - start;
   };
-  for (int i = 0; i < 3; ++i) work();
-  // A sample long enough for the clock and for the launch of the first kernel not to count.
-  const double once = run(work);
+  // The first runs fill caches and memory: three of them, but one where they are long.
+  double once = run(work);
+  for (int i = 0; i < 3 && (i == 0 || once < seconds); ++i) once = run(work);
+  // A sample is long enough for the clock and for the launch of the first kernel not to count.
   const int repeats = std::clamp(static_cast<int>(2e-3 / std::max(once, 1e-9)), 1, 1000);
   std::vector<double> samples;
   for (double spent = 0; samples.size() < 3 || (spent < seconds && samples.size() < 200);) {

@@ -2,6 +2,8 @@
 // fraction of what the machine can do.
 #pragma once
 #include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -55,9 +57,34 @@ struct Stopwatch {
   Device device;
   double seconds;
   bool processor_time = false;  ///< of the calling thread instead of the time that passes: for one thread on a busy machine
+  double now() const;
   Timing operator()(const std::function<void()>& work) const;
 };
 BenchResult measure(const BenchCase& c, const Stopwatch& time, Precision precision);
+
+/// A model (models/registry.h) that is trained with Adam on random items: tools/bench/compare_steps.py knows the same ones in PyTorch.
+struct StepCase {
+  std::string name;
+  nlohmann::json model;
+  Shape item;  ///< of texts: (longest, vocabulary)
+  int64_t classes, batch;
+  bool texts = false;
+};
+/// The models of the paper's experiments at batches of a laptop, with softmax and with 3 half-steps.
+std::vector<StepCase> step_cases();
+
+struct StepTiming {
+  Timing time;  ///< of one update: batch, forward, loss, backward, optimizer
+  int64_t parameters = 0;
+  size_t tape_bytes = 0;
+  /// Mean seconds of all applications of an op in one update, by name; those of a GPU are launches alone.
+  struct OpTime {
+    double forward = 0, backward = 0;
+    int64_t calls = 0;
+  };
+  std::map<std::string, OpTime> ops;  ///< only of a profile
+};
+StepTiming time_training_step(const StepCase& c, const Stopwatch& time, Precision precision, bool profile);
 
 /// What the device reaches on plain jobs of its own.
 struct Ceilings {

@@ -1,34 +1,135 @@
 // y = x keep / (1 - p)        dx = dy keep / (1 - p)
+// Element i is kept when the upper 24 bits of word i % 4 of Philox block i / 4 are at least p 2^24. Written once with Highway, a block in each
+// 64-bit lane; this file is compiled once per instruction set.
 #include <algorithm>
 #include <cmath>
 
 #include "core/op.h"
 #include "core/parallel.h"
 
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/dropout.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+#ifndef SINKGRAD_DROPOUT_MASK
+#define SINKGRAD_DROPOUT_MASK
 namespace sinkgrad::cpu {
+
+/// Elements whose draws are made at a time.
+inline constexpr int64_t kDropoutTile = 64;
+
+/// What decides which elements are kept, and the factor of those.
+struct DropoutMask {
+  uint64_t key, step;
+  int32_t threshold;
+  double scale;
+};
+
+}  // namespace sinkgrad::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace sinkgrad::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// The upper 24 bits of the words of the tile's Philox blocks, from block `block` on (core/rng.h).
+HWY_INLINE void Draw(const DropoutMask& mask, uint64_t block, int32_t* draws) {
+#if HWY_TARGET == HWY_SCALAR
+  for (uint64_t i = 0; i < kDropoutTile / 4; ++i)
+    for (const uint32_t word : philox_block(mask.key, mask.step, block + i)) *draws++ = static_cast<int32_t>(word >> 8);
+#else
+  const hn::CappedTag<uint64_t, 8> d;
+  const hn::Repartition<uint32_t, decltype(d)> words;
+  const hn::Repartition<int32_t, decltype(d)> signed_words;
+  const size_t lanes = hn::Lanes(d);
+  // Even lanes hold the first half of the blocks, odd lanes the second: interleaved words then come in order.
+  HWY_ALIGN uint64_t order[8];
+  for (size_t lane = 0; lane < lanes; ++lane) order[lane] = lane / 2 + lane % 2 * (lanes / 2);
+  const auto high = hn::Set(d, ~uint64_t{0} << 32);
+  auto product = [&](auto x, uint32_t factor) HWY_ATTR { return hn::MulEven(hn::BitCast(words, x), hn::Set(words, factor)); };
+  for (size_t tile = 0; tile < kDropoutTile / 4; tile += lanes) {
+    const auto counter = hn::Add(hn::Set(d, block + tile), hn::Load(d, order));
+    // Words in the lower halves; what is in the upper ones does not matter.
+    auto c0 = counter, c1 = hn::ShiftRight<32>(counter), c2 = hn::Set(d, mask.step), c3 = hn::Set(d, mask.step >> 32);
+    auto k0 = static_cast<uint32_t>(mask.key), k1 = static_cast<uint32_t>(mask.key >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const auto a = product(c0, 0xD2511F53), b = product(c2, 0xCD9E8D57);
+      c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(b), c1), hn::Set(d, k0));
+      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(a), c3), hn::Set(d, k1));
+      c1 = b;
+      c3 = a;
+      k0 += 0x9E3779B9;
+      k1 += 0xBB67AE85;
+    }
+    const auto first = hn::Or(hn::AndNot(high, c0), hn::ShiftLeft<32>(c1)), second = hn::Or(hn::AndNot(high, c2), hn::ShiftLeft<32>(c3));
+    auto store = [&](auto pairs, size_t at)
+                     HWY_ATTR { hn::Store(hn::BitCast(signed_words, hn::ShiftRight<8>(hn::BitCast(words, pairs))), signed_words, draws + at); };
+    store(hn::InterleaveLower(d, first, second), 4 * tile);
+    store(hn::InterleaveUpper(d, first, second), 4 * tile + 2 * lanes);
+  }
+#endif
+}
+
+/// Elements first .. first + n - 1 of an array; `first` is a multiple of the tile.
+template <class T>
+void Drop(const DropoutMask& mask, int64_t first, int64_t n, const T* x, T* y, bool add) {
+  const hn::CappedTag<T, 64 / sizeof(T)> d;
+  const hn::Rebind<int32_t, decltype(d)> whole;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const T factor = static_cast<T>(mask.scale);
+  const auto scale = hn::Set(d, factor), threshold = hn::Set(d, static_cast<T>(mask.threshold));  // 24 bits are exact in every T
+  HWY_ALIGN int32_t draws[kDropoutTile];
+  for (int64_t tile = 0; tile < n; tile += kDropoutTile) {
+    Draw(mask, static_cast<uint64_t>((first + tile) / 4), draws);
+    const T* from = x + first + tile;
+    T* to = y + first + tile;
+    const int64_t count = std::min(kDropoutTile, n - tile);
+    int64_t k = 0;
+    for (; k + lanes <= count; k += lanes) {
+      const auto draw = hn::Load(whole, draws + k);
+      const auto number = [&]() HWY_ATTR {
+        if constexpr (sizeof(T) == 4)
+          return hn::ConvertTo(d, draw);
+        else
+          return hn::PromoteTo(d, draw);
+      }();
+      const auto value = hn::IfThenElseZero(hn::Ge(number, threshold), hn::Mul(hn::LoadU(d, from + k), scale));
+      hn::StoreU(add ? hn::Add(hn::LoadU(d, to + k), value) : value, d, to + k);
+    }
+    for (; k < count; ++k) put(to[k], draws[k] >= mask.threshold ? from[k] * factor : T(0), add);
+  }
+}
+void DropF32(const DropoutMask& mask, int64_t first, int64_t n, const float* x, float* y, bool add) { Drop(mask, first, n, x, y, add); }
+void DropF64(const DropoutMask& mask, int64_t first, int64_t n, const double* x, double* y, bool add) { Drop(mask, first, n, x, y, add); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sinkgrad::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sinkgrad::cpu {
+HWY_EXPORT(DropF32);
+HWY_EXPORT(DropF64);
+
 namespace {
 
-/// Element i is kept when the upper 24 bits of word i % 4 of Philox block i / 4 are at least p 2^24.
 template <class T>
 void drop(const T* x, T* y, int64_t n, const Attrs& attrs, const RandomState& random, bool add) {
   const double p = attrs.get("p");
-  const auto threshold = static_cast<int32_t>(std::lround(p * 0x1p24));
-  const T scale = p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
-  const uint64_t key = philox_key(random.seed, static_cast<uint64_t>(attrs.get("stream")));
-  constexpr int64_t kTile = 64;
-  parallel_for((n + kTile - 1) / kTile, grain_for(16 * kTile), [&](int64_t begin, int64_t end) {
-    for (int64_t first = begin * kTile; first < std::min(n, end * kTile); first += kTile) {
-      int32_t draws[kTile];
-      for (int64_t k = 0; k < kTile; k += 4) {
-        const PhiloxBlock words = philox_block(key, random.step, static_cast<uint64_t>((first + k) / 4));
-        for (size_t w = 0; w < 4; ++w) draws[k + static_cast<int64_t>(w)] = static_cast<int32_t>(words[w] >> 8);
-      }
-      const int64_t count = std::min(kTile, n - first);
-      for (int64_t k = 0; k < count; ++k) {
-        const T scaled = x[first + k] * scale;
-        put(y[first + k], draws[k] >= threshold ? scaled : T(0), add);
-      }
-    }
+  const DropoutMask mask{.key = philox_key(random.seed, static_cast<uint64_t>(attrs.get("stream"))),
+                         .step = random.step,
+                         .threshold = static_cast<int32_t>(std::lround(p * 0x1p24)),
+                         .scale = p < 1 ? 1 / (1 - p) : 0};
+  constexpr int64_t kChunk = 128 * kDropoutTile;
+  parallel_for(n, kChunk, [&](int64_t begin, int64_t end) {
+    if constexpr (sizeof(T) == 4)
+      HWY_DYNAMIC_DISPATCH(DropF32)(mask, begin, end - begin, x, y, add);
+    else
+      HWY_DYNAMIC_DISPATCH(DropF64)(mask, begin, end - begin, x, y, add);
   });
 }
 
@@ -44,3 +145,4 @@ void dropout_backward(const Backward& b) {
 }
 
 }  // namespace sinkgrad::cpu
+#endif

@@ -1,19 +1,14 @@
-// Dense products from oneDNN (f32) and OpenBLAS (f64), always one library thread on fixed stripes of ours:
-// the libraries' own splits change results with the thread count.
+// Dense matrix products. Threads share tiles of C, and every sum runs over k in one order: results are the same to the bit for any number of
+// threads.
 #pragma once
 #include <cstdint>
 
 namespace sinkgrad::cpu {
 
-/// C (m, n) = alpha op(A) op(B) + beta C, row-major with row lengths lda, ldb, ldc, on the calling thread.
-/// op(A) is (m, k), op(B) is (k, n); beta = 0 never reads C.
+/// C (m, n) = alpha op(A) op(B) + bias + beta C, row-major with row lengths lda, ldb, ldc: op(A) is (m, k), op(B) is (k, n), bias (n) or null.
+/// beta = 0 never reads C.
 template <class T>
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb, T beta,
-          T* c, int64_t ldc);
-
-/// The same on several threads, split into stripes of C that depend on the sizes alone.
-template <class T>
-void parallel_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
-                   T beta, T* c, int64_t ldc);
+          T* c, int64_t ldc, const T* bias = nullptr);
 
 }  // namespace sinkgrad::cpu

@@ -2,38 +2,129 @@
 // layer_norm:       dx = r (g - mean(g) - z mean(g z)) along a row, g = gain dy
 // batch_norm_train: dx = gain r (dy - mean(dy) - z mean(dy z)) down a column
 // batch_norm_eval:  dx = gain r dy
+// Layer norm is written with Highway; this file is compiled once per instruction set.
 #include <algorithm>
 #include <cmath>
 
 #include "core/op.h"
 #include "core/parallel.h"
-#include "ops/cpu/vector.h"
+#include "ops/cpu/sum_rows.h"
 
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/norm.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+#include "ops/cpu/rows-inl.h"
+
+#ifndef SINKGRAD_NORM_LINES
+#define SINKGRAD_NORM_LINES
 namespace sinkgrad::cpu {
+
+/// Layer norm of one row of n elements: z = ((x - x_0) - shift) inverse. Taking the first element out first keeps the digits of rows far
+/// from 0.
+template <class T>
+struct LayerNormRow {
+  void (*forward)(const T* x, const T* gain, const T* bias, T epsilon, T* y, T& shift, T& inverse, int64_t n);
+  /// Adds dy z and dy to sums (2, n) and, unless dx is null, stores or adds the gradient of x.
+  void (*backward)(const T* x, const T* gain, const T* dy, T shift, T inverse, T* sums, T* dx, bool add, int64_t n);
+};
+
+}  // namespace sinkgrad::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace sinkgrad::cpu {
+namespace HWY_NAMESPACE {
+
+template <class T>
+void ForwardRow(const T* x, const T* gain, const T* bias, T epsilon, T* y, T& shift, T& inverse, int64_t n) {
+  const Rows<T> r;
+  const auto first = hn::Set(r.d, x[0]);
+  shift = r.reduce(
+              n, [&](auto xj) HWY_ATTR { return hn::Sub(xj, first); }, x) /
+          static_cast<T>(n);
+  const auto mean = hn::Set(r.d, shift);
+  const T square = r.reduce(
+      n,
+      [&](auto xj) HWY_ATTR {
+        const auto centred = hn::Sub(hn::Sub(xj, first), mean);
+        return hn::Mul(centred, centred);
+      },
+      x);
+  inverse = T(1) / std::sqrt(square / static_cast<T>(n) + epsilon);
+  const auto scale = hn::Set(r.d, inverse);
+  r.map(
+      n, y, [&](auto xj, auto gj, auto bj) HWY_ATTR { return hn::MulAdd(hn::Mul(hn::Sub(hn::Sub(xj, first), mean), scale), gj, bj); }, x, gain, bias);
+}
+
+template <class T>
+void BackwardRow(const T* x, const T* gain, const T* dy, T shift, T inverse, T* sums, T* dx, bool add, int64_t n) {
+  const Rows<T> r;
+  const auto first = hn::Set(r.d, x[0]), mean = hn::Set(r.d, shift), scale = hn::Set(r.d, inverse);
+  const auto z = [&](auto xj) HWY_ATTR { return hn::Mul(hn::Sub(hn::Sub(xj, first), mean), scale); };
+  auto total = hn::Zero(r.d), total_z = hn::Zero(r.d);
+  const auto reduce = [&](auto xj, auto gj, auto dj, auto& sum_z, auto& sum) HWY_ATTR {
+    const auto zj = z(xj), g = hn::Mul(gj, dj);
+    sum_z = hn::MulAdd(dj, zj, sum_z);
+    sum = hn::Add(sum, dj);
+    total = hn::Add(total, g);  // dy is 0 beyond the end
+    total_z = hn::MulAdd(g, zj, total_z);
+  };
+  r.each(
+      n,
+      [&](int64_t j) HWY_ATTR {
+        auto sum_z = r.load(sums + j), sum = r.load(sums + n + j);
+        reduce(r.load(x + j), r.load(gain + j), r.load(dy + j), sum_z, sum);
+        r.store(sum_z, sums + j);
+        r.store(sum, sums + n + j);
+      },
+      [&](int64_t j, size_t c) HWY_ATTR {
+        auto sum_z = r.load(sums + j, c), sum = r.load(sums + n + j, c);
+        reduce(r.load(x + j, c), r.load(gain + j, c), r.load(dy + j, c), sum_z, sum);
+        r.store(sum_z, sums + j, c);
+        r.store(sum, sums + n + j, c);
+      });
+  if (!dx) return;
+  const auto mean_g = hn::Set(r.d, r.total(total) / static_cast<T>(n)), mean_z = hn::Set(r.d, r.total(total_z) / static_cast<T>(n));
+  const auto slope = [&](auto xj, auto gj, auto dj)
+                         HWY_ATTR { return hn::Mul(scale, hn::NegMulAdd(z(xj), mean_z, hn::Sub(hn::Mul(gj, dj), mean_g))); };
+  if (add)
+    r.map(
+        n, dx, [&](auto xj, auto gj, auto dj, auto old) HWY_ATTR { return hn::Add(old, slope(xj, gj, dj)); }, x, gain, dy, static_cast<const T*>(dx));
+  else
+    r.map(n, dx, slope, x, gain, dy);
+}
+
+LayerNormRow<float> RowF32() { return {ForwardRow<float>, BackwardRow<float>}; }
+LayerNormRow<double> RowF64() { return {ForwardRow<double>, BackwardRow<double>}; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sinkgrad::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sinkgrad::cpu {
+HWY_EXPORT(RowF32);
+HWY_EXPORT(RowF64);
+
 namespace {
+
+template <class T>
+LayerNormRow<T> layer_norm_row() {
+  if constexpr (sizeof(T) == 4)
+    return HWY_DYNAMIC_DISPATCH(RowF32)();
+  else
+    return HWY_DYNAMIC_DISPATCH(RowF64)();
+}
 
 /// (rows, columns): the last axis and all others.
 struct Matrix {
   explicit Matrix(const Shape& s) : rows(s.count(0, s.rank() - 1)), columns(s[-1]) {}
   int64_t rows, columns;
 };
-
-/// total = the sum over rows of what row(r, sums) adds to `width` sums. Each chunk of rows has its own sums, and they are
-/// added up in the order of the chunks. Chunks are short, so that f32 sums over many rows keep their digits.
-template <class T, class Row>
-void sum_rows(int64_t rows, int64_t width, T* total, Row row) {
-  const int64_t grain = std::clamp<int64_t>(grain_for(width), 32, 256), chunks = (rows + grain - 1) / grain;
-  ScratchScope scratch;
-  T* partial = scratch.take<T>(chunks * width);
-  parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
-    T* sums = partial + begin / grain * width;
-    std::fill_n(sums, width, T(0));
-    for (int64_t r = begin; r < end; ++r) row(r, sums);
-  });
-  std::fill_n(total, width, T(0));
-  for (int64_t c = 0; c < chunks; ++c)
-    for (int64_t j = 0; j < width; ++j) total[j] += partial[c * width + j];
-}
 
 /// Stores or adds the gradients of gain and bias, which lie in `sums` one after the other.
 template <class T>
@@ -117,20 +208,12 @@ void layer_norm_forward(const Forward& f) {
   const int64_t n = m.columns;
   if (n == 0) return;
   dispatch(f.dtype(), [&]<class T>() {
-    const T *gain = f.in[1].as<T>(), *bias = f.in[2].as<T>();
+    const auto row = layer_norm_row<T>();
     const T epsilon = static_cast<T>(f.attrs.get("epsilon"));
-    parallel_for(m.rows, grain_for(n * 6), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const T* x = f.in[0].as<T>() + r * n;
-        T* y = f.out.as<T>() + r * n;
-        for (int64_t j = 0; j < n; ++j) y[j] = x[j] - x[0];
-        const T shift = vector_math<T>().sum(y, n) / static_cast<T>(n);
-        for (int64_t j = 0; j < n; ++j) y[j] -= shift;
-        const T inverse = T(1) / std::sqrt(vector_math<T>().dot(y, y, n) / static_cast<T>(n) + epsilon);
-        for (int64_t j = 0; j < n; ++j) y[j] = y[j] * inverse * gain[j] + bias[j];
-        f.saved[0].as<T>()[r] = shift;
-        f.saved[1].as<T>()[r] = inverse;
-      }
+    parallel_for(m.rows, grain_for(n * 2), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        row.forward(f.in[0].as<T>() + r * n, f.in[1].as<T>(), f.in[2].as<T>(), epsilon, f.out.as<T>() + r * n, f.saved[0].as<T>()[r],
+                    f.saved[1].as<T>()[r], n);
     });
   });
 }
@@ -140,23 +223,13 @@ void layer_norm_backward(const Backward& b) {
   const int64_t n = m.columns;
   if (n == 0) return;
   dispatch(b.dtype(), [&]<class T>() {
-    const T* gain = b.in[1].as<T>();
+    const auto row = layer_norm_row<T>();
+    const Grad& dx = b.in_grad[0];
     ScratchScope scratch;
     T* sums = scratch.take<T>(2 * n);
     sum_rows(m.rows, 2 * n, sums, [&](int64_t r, T* s) {
-      ScratchScope row_scratch;
-      T *z = row_scratch.take<T>(n), *g = row_scratch.take<T>(n);
-      const T *x = b.in[0].as<T>() + r * n, *dy = b.out_grad.as<T>() + r * n;
-      const T shift = b.saved[0].as<T>()[r], inverse = b.saved[1].as<T>()[r];
-      for (int64_t j = 0; j < n; ++j) z[j] = ((x[j] - x[0]) - shift) * inverse;
-      for (int64_t j = 0; j < n; ++j) s[j] += dy[j] * z[j];
-      for (int64_t j = 0; j < n; ++j) s[n + j] += dy[j];
-      if (const Grad& grad = b.in_grad[0]) {
-        for (int64_t j = 0; j < n; ++j) g[j] = gain[j] * dy[j];
-        const T mean = vector_math<T>().sum(g, n) / static_cast<T>(n), mean_z = vector_math<T>().dot(g, z, n) / static_cast<T>(n);
-        T* dx = grad.as<T>() + r * n;
-        for (int64_t j = 0; j < n; ++j) put(dx[j], inverse * (g[j] - mean - z[j] * mean_z), grad.add);
-      }
+      row.backward(b.in[0].as<T>() + r * n, b.in[1].as<T>(), b.out_grad.as<T>() + r * n, b.saved[0].as<T>()[r], b.saved[1].as<T>()[r], s,
+                   dx ? dx.as<T>() + r * n : nullptr, dx.add, n);
     });
     put_gain_and_bias(b, n, sums);
   });
@@ -209,3 +282,4 @@ void batch_norm_eval_backward(const Backward& b) {
 }
 
 }  // namespace sinkgrad::cpu
+#endif

@@ -8,13 +8,14 @@ namespace {
 /// body(image offset, patch offset) for every element, in parallel.
 template <class Body>
 void each_pixel(const Shape& images, const Attrs& attrs, Body body) {
-  const int64_t C = images[1], H = images[2], W = images[3], p = attrs.integer("patch");
+  const int64_t C = images[1], H = images[2], W = images[3], p = attrs.integer("patch"), across = W / p;
   parallel_for(images[0] * H, grain_for(W * C), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t b = i / H, h = i % H;
-      for (int64_t w = 0; w < W; ++w) {
-        const int64_t patch = (b * (H / p) + h / p) * (W / p) + w / p;
-        for (int64_t c = 0; c < C; ++c) body(((b * C + c) * H + h) * W + w, ((patch * p + h % p) * p + w % p) * C + c);
+      const int64_t b = i / H, h = i % H, image = (b * C * H + h) * W, first = (b * (H / p) + h / p) * across;
+      for (int64_t k = 0; k < across; ++k) {
+        const int64_t patch = ((first + k) * p + h % p) * p * C;
+        for (int64_t c = 0; c < C; ++c)
+          for (int64_t w = 0; w < p; ++w) body(image + c * H * W + k * p + w, patch + w * C + c);
       }
     }
   });

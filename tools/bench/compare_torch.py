@@ -5,7 +5,7 @@
 
 Every round of a case runs our program and then each formulation of tools/reference/torch_attention.py once, eager ("lean", "norm",
 "paper", "sdpa_*") and compiled, in worker processes that live as long as the case: one with the default allocator settings, one whose
-malloc keeps large blocks ("tuned", a favour to PyTorch: its temporaries then cost no page faults). All get the same tensors and threads.
+malloc keeps large blocks ("tuned"). All get the same tensors and threads.
 Our output and gradients are checked against float64 autograd first. Ratios are those of medians over the rounds, PyTorch over ours,
 forward and forward + backward; "of the floor" is the time that the products alone take at the best rate of our own large matrix
 products, measured in the same rounds, over our time.
@@ -15,14 +15,14 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
+
+import torch_worker
+from torch_worker import words
 
 CASES = [(256, 64), (256, 256), (64, 1024), (8, 4096)]
 HEADS = 8
-ALLOCATORS = {"default": {}, "tuned": {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592", "MALLOC_TOP_PAD_": "268435456"}}
 SOFTMAX_ONLY = ("sdpa_math", "sdpa_flash_attention")
 NO_STEPS = ("norm",)  # at one half-step the same as lean, but for the softmax kernel
 
@@ -77,79 +77,39 @@ def formulation(name, half_steps):
     return lambda q, k, v: getattr(torch_attention, name)(q, k, v, half_steps)
 
 
-def median_time(work, seconds, clock):
-    times, begin = [], clock()
-    while not times or clock() - begin < seconds:
-        start = clock()
-        work()
-        times.append(clock() - start)
-    return statistics.median(times)
-
-
 def worker(path, half_steps, threads, processor_time):
-    """Answers lines of JSON on standard input: {"check": true} or {"formulation": name, "seconds": s}."""
+    """Answers {"check": true} and {"formulation": name, "seconds": s}."""
     import torch
 
     torch.set_num_threads(threads)
     tensors = read_safetensors(path)
     q, k, v, d_out = (split_heads(tensors[name]) for name in ("q", "k", "v", "d_out"))
     functions = {}
-    clock = time.process_time if processor_time else time.perf_counter
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            if "check" in request:
-                answer = check(tensors, half_steps)
-            else:
-                name = request["formulation"]
-                inputs = [x.requires_grad_() for x in (q, k, v)]
 
-                def forward():
-                    with torch.no_grad():
-                        functions[name](*inputs)
+    def handle(request):
+        if "check" in request:
+            return check(tensors, half_steps)
+        name = request["formulation"]
+        inputs = [x.requires_grad_() for x in (q, k, v)]
 
-                def both():
-                    for x in inputs:
-                        x.grad = None
-                    functions[name](*inputs).backward(d_out)
+        def forward():
+            with torch.no_grad():
+                functions[name](*inputs)
 
-                if name not in functions:
-                    functions[name] = formulation(name, half_steps)
-                    forward(), both()  # compiles, fills caches
-                answer = {"forward": median_time(forward, request["seconds"], clock), "both": median_time(both, request["seconds"], clock)}
-        except Exception as error:  # a formulation that this PyTorch refuses must not end the run
-            answer = {"error": str(error).splitlines()[0][:200]}
-        print(json.dumps(answer), flush=True)
+        def both():
+            for x in inputs:
+                x.grad = None
+            functions[name](*inputs).backward(d_out)
 
+        if name not in functions:
+            functions[name] = formulation(name, half_steps)
+            forward(), both()  # compiles, fills caches
+        return {key: torch_worker.median_time(work, request["seconds"], processor_time) for key, work in {"forward": forward, "both": both}.items()}
 
-class Worker:
-    def __init__(self, args, allocator, path, half_steps):
-        command = [sys.executable, __file__, "--worker", path, "--half-steps", str(half_steps), "--threads", str(args.threads)]
-        command += ["--processor-time"] if args.processor_time else []
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **ALLOCATORS[allocator]})
-
-    def ask(self, **request):
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
+    torch_worker.serve(handle)
 
 
 # ------------------------------------------------------------------ the run
-
-
-def ours(args, name, folder, values=None):
-    """One run of `sinkgrad bench` on a case: its entry, with the rates of the machine measured in the same run."""
-    report = os.path.join(folder, "ours.json")
-    command = [args.sinkgrad, "bench", "--device", "cpu", "--suite", "attention", "--filter", name, "--seconds", str(args.seconds), "--json", report]
-    command += ["--processor-time"] if args.processor_time else []
-    environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads)}
-    subprocess.run(command + (["--values", values] if values else []), check=True, stdout=subprocess.DEVNULL, env=environment)
-    result = json.loads(pathlib.Path(report).read_text())
-    return result["cases"][0], {key: result[key] for key in ("gemm_flops_per_second", "copy_bytes_per_second")}
 
 
 def kept_bytes(matrices, n, half_steps):
@@ -159,19 +119,20 @@ def kept_bytes(matrices, n, half_steps):
 
 def compare(args, matrices, n, half_steps, folder):
     name, values = f"attention {matrices}x{n} l={half_steps}", os.path.join(folder, "values.safetensors")
-    ours(args, name, folder, values)
+    torch_worker.ours(args, "attention", name, folder, "--values", values)
     names = [f for f in args.formulations if (half_steps == 1 or f not in SOFTMAX_ONLY) and (half_steps > 1 or f not in NO_STEPS)]
     if kept_bytes(matrices, n, half_steps) > args.memory_gib * 2**30:
         print(f"{name}: PyTorch would keep {kept_bytes(matrices, n, half_steps) / 2**30:.0f} GiB, above --memory-gib; only SDPA and ours are timed")
         names = [f for f in names if f in SOFTMAX_ONLY]
-    workers = {a: Worker(args, a, values, half_steps) for a in args.allocators}
+    options = ["--worker", values, "--half-steps", half_steps, "--threads", args.threads] + ["--processor-time"] * args.processor_time
+    workers = {a: torch_worker.Worker(a, options) for a in args.allocators}
     errors = next(iter(workers.values())).ask(check=True)
     case = {"matrices": matrices, "n": n, "d": 64, "l": half_steps, "errors": errors, "torch": []}
     mine, rates, theirs = [], [], {(f, a): [] for f in names for a in workers}
     for _ in range(args.rounds):
-        entry, rate = ours(args, name, folder)
+        entry, report = torch_worker.ours(args, "attention", name, folder)
         mine.append(entry)
-        rates.append(rate)
+        rates.append({key: report[key] for key in ("gemm_flops_per_second", "copy_bytes_per_second")})
         for key, samples in theirs.items():
             samples.append(workers[key[1]].ask(formulation=key[0], seconds=args.seconds))
     for w in workers.values():
@@ -206,35 +167,22 @@ def compare(args, matrices, n, half_steps, folder):
 
 
 def main():
-    words = lambda text: text.split(",")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sinkgrad", default="build/bin/sinkgrad", help="our program")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.2, help="of running per measurement and round, at least")
+    torch_worker.add_arguments(parser)
     parser.add_argument("--cases", type=words, default=[f"{b}x{n}" for b, n in CASES], help="matrices x length, e.g. 256x64,8x4096")
     parser.add_argument("--half-steps", type=words, default=["1", "3", "5", "21"])
     parser.add_argument("--formulations", type=words, default=["paper", "lean", "norm", "compiled", "sdpa_math", "sdpa_flash_attention"])
-    parser.add_argument("--allocators", type=words, default=list(ALLOCATORS))
     parser.add_argument("--memory-gib", type=float, default=4, help="cases for which PyTorch would keep more are left to ours")
-    parser.add_argument("--processor-time", action="store_true", help="time what is computed, not what passes: --threads 1 on a busy machine")
-    parser.add_argument("--json", help="also write all results to this file")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "reference"))
     if args.worker:
         return worker(args.worker, int(args.half_steps[0]), args.threads, args.processor_time)
-    import torch
-
-    report = {"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability(), "threads": args.threads, "processor_time": args.processor_time, "rounds": args.rounds, "cases": []}
-    print(f"PyTorch {report['torch']} ({report['capability']}), load average {os.getloadavg()[0]:.1f}")
+    report = torch_worker.new_report(args)
     with tempfile.TemporaryDirectory() as folder:
         for text in args.cases:
             for half_steps in args.half_steps:
                 matrices, n = (int(x) for x in text.split("x"))
-                report["cases"].append(compare(args, matrices, n, int(half_steps), folder))
-                if args.json:
-                    pathlib.Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+                torch_worker.add_case(args, report, compare(args, matrices, n, int(half_steps), folder))
     return 0
 
 
