@@ -1,13 +1,11 @@
 // What is said where a GPU cannot be used: every sentence, and exit code 3 of the program. Runs on machines with and without CUDA.
-#include <sys/wait.h>
-
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
 
 #include "core/device.h"
 #include "core/file.h"
 #include "cuda/opening.h"
+#include "program.h"
 
 using namespace sinkgrad;
 using Catch::Matchers::Contains;
@@ -15,22 +13,6 @@ using Catch::Matchers::StartsWith;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct Result {
-  int code;
-  std::string out, err;
-};
-
-Result run(const std::string& arguments, const std::string& setting = "") {
-  std::string folder = (fs::temp_directory_path() / "device-XXXXXX").string();
-  REQUIRE(::mkdtemp(folder.data()));
-  const std::string command = setting + " '" SINKGRAD_PROGRAM "' " + arguments + " >" + folder + "/out 2>" + folder + "/err </dev/null";
-  const int status = std::system(command.c_str());
-  REQUIRE(WIFEXITED(status));
-  Result r{WEXITSTATUS(status), read_file(folder + "/out", 1 << 20), read_file(folder + "/err", 1 << 20)};
-  fs::remove_all(folder);
-  return r;
-}
 
 /// Why no GPU can be opened here; empty where one can.
 std::string reason() {

@@ -1,6 +1,4 @@
 // `sinkgrad inspect` and what it reads: matrices as people write them, heads of an attention layer, the program's answers to wrong use.
-#include <sys/wait.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -11,7 +9,7 @@
 #include "core/rng.h"
 #include "nn/inspect/attention_head.h"
 #include "ops/ops.h"
-#include "temporary_folder.h"
+#include "program.h"
 #include "tools/ui/inspection_page.h"
 #include "tools/ui/matrix.h"
 #include "tools/ui/png.h"
@@ -38,17 +36,9 @@ struct Parsed {
   }
 };
 
-struct Result {
-  int code;
-  std::string out, err;
-};
-
 /// Runs `sinkgrad inspect` in `folder`.
 Result run(const TemporaryFolder& folder, const std::string& arguments, const std::string& input = "/dev/null") {
-  const std::string command = "cd '" + folder.path.string() + "' && '" SINKGRAD_PROGRAM "' inspect " + arguments + " >out 2>err <" + input;
-  const int status = std::system(command.c_str());
-  REQUIRE(WIFEXITED(status));
-  return {WEXITSTATUS(status), read_file(folder / "out", 1 << 20), read_file(folder / "err", 1 << 20)};
+  return ::run("inspect " + arguments, "cd '" + folder.path.string() + "' &&", input);
 }
 
 }  // namespace
@@ -184,7 +174,7 @@ TEST_CASE("the program inspects a head of a checkpoint on a chosen item") {
   const TemporaryFolder folder;
   write_file(folder / "tiny.json", R"({"model": {"name": "set_transformer", "dim": 16, "heads": 2, "inducing": 4, "iterations": 3},
     "data": {"name": "shapes", "points": 12, "train": 24, "test": 24}, "epochs": 1, "batch_size": 8})");
-  REQUIRE(std::system(("cd '" + folder.path.string() + "' && '" SINKGRAD_PROGRAM "' train tiny.json --out run -q >/dev/null").c_str()) == 0);
+  REQUIRE(::run("train tiny.json --out run -q", "cd '" + folder.path.string() + "' &&").code == 0);
   const Result result = run(folder, "run/last.safetensors --layer 1 --head 1 --item 5 --out head");
   CHECK(result.err.empty());
   REQUIRE(result.code == 0);

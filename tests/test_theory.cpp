@@ -1,13 +1,11 @@
 // The paper's propositions as numbers with known answers, and the program that shows them. What takes long is in slow_theory.cpp.
-#include <sys/wait.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
 
 #include "core/file.h"
-#include "temporary_folder.h"
+#include "program.h"
 #include "tools/theory/demonstration.h"
 #include "tools/theory/figure_one.h"
 #include "tools/theory/heat_flow.h"
@@ -207,15 +205,11 @@ TEST_CASE("a check says what is known and fails when the number does not agree, 
 
 TEST_CASE("sinkgrad theory prints its checks, writes page and numbers, and refuses what it does not know") {
   const TemporaryFolder folder;
-  const auto run = [&](const std::string& arguments) {
-    const int status =
-        std::system(("'" SINKGRAD_PROGRAM "' theory " + arguments + " >" + (folder / "out") + " 2>" + (folder / "err") + " </dev/null").c_str());
-    REQUIRE(WIFEXITED(status));
-    return WEXITSTATUS(status);
-  };
+  const auto theory = [](const std::string& arguments) { return run("theory " + arguments); };
   const auto read = [&](const char* name) { return read_file(folder / name, 1 << 24); };
-  REQUIRE(run("invariance figure1 --seed 2 --out " + (folder / "page.html")) == 0);
-  CHECK_THAT(read("out"), Contains("Proposition 1: invariance") && Contains("links of Sinkhorn") && !Contains("FAILED"));
+  const Result both = theory("invariance figure1 --seed 2 --out " + (folder / "page.html"));
+  REQUIRE(both.code == 0);
+  CHECK_THAT(both.out, Contains("Proposition 1: invariance") && Contains("links of Sinkhorn") && !Contains("FAILED"));
   const std::string page = read("page.html");
   CHECK_THAT(page, Contains("<h2 id=\"section-1\">Proposition 1") && Contains("prefers-color-scheme:dark") && Contains("role=\"img\"") &&
                        Contains("<desc>64 links between queries and keys") && !Contains("<script") && !Contains("src="));
@@ -225,9 +219,10 @@ TEST_CASE("sinkgrad theory prints its checks, writes page and numbers, and refus
   CHECK(json["demonstrations"]["invariance"]["data"]["difference"].back() <= 1e-12);
   CHECK(json["demonstrations"]["figure1"]["data"]["sinkhorn"].size() == 100);
 
-  CHECK(run("invarance --out " + (folder / "no.html")) == 2);
-  CHECK_THAT(read("err"), Contains("unknown demonstration 'invarance'; did you mean 'invariance'?"));
-  CHECK(run("invariance --out " + (folder / "no.pdf")) == 2);
-  CHECK(run("invariance --out " + (folder / "absent/no.html")) == 5);
+  const Result unknown = theory("invarance --out " + (folder / "no.html"));
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, Contains("unknown demonstration 'invarance'; did you mean 'invariance'?"));
+  CHECK(theory("invariance --out " + (folder / "no.pdf")).code == 2);
+  CHECK(theory("invariance --out " + (folder / "absent/no.html")).code == 5);
   CHECK(!std::filesystem::exists(folder / "no.html"));
 }
