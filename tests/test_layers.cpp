@@ -313,3 +313,24 @@ TEST_CASE("sinusoid tables of torch's tutorial and of fairseq") {
   CHECK(b.span<double>()[3 * 6 + 2] == Approx(std::sin(3e-4)));
   CHECK(b.span<double>()[3 * 6 + 4] == Approx(std::cos(3e-2)));
 }
+
+TEST_CASE("linear over more rows than its backward takes at a time equals matmul and add") {
+  const int64_t rows = 2500, k = 7, m = 5;  // three blocks
+  const Tensor x = random_tensor({rows, k}, "x", DType::f64), w = random_tensor({m, k}, "w", DType::f64),
+               bias = random_tensor({m}, "bias", DType::f64), cotangent = random_tensor({rows, m}, "cotangent", DType::f64);
+  const auto gradients = [&](bool fused) {
+    Tape tape(DType::f64);
+    const Var vx = tape.variable(x), vw = tape.variable(w), vb = tape.variable(bias);
+    const Var once = fused ? linear(vx, vw, vb) : add(matmul(vx, vw, false, true), vb);
+    const Var again = fused ? linear(scale_shift(vx, 2, 1), vw, vb) : add(matmul(scale_shift(vx, 2, 1), vw, false, true), vb);  // adds up
+    tape.backward(add(sum(mul(once, tape.leaf(cotangent))), sum(mul(again, again))));
+    std::vector<std::vector<double>> all;
+    for (const Var v : {vx, vw, vb}) all.push_back(to_doubles(tape.grad(v)));
+    return all;
+  };
+  const auto found = gradients(true), expected = gradients(false);
+  for (size_t i = 0; i < 3; ++i) {
+    INFO("gradient " << i);
+    CHECK(largest_difference(found[i], expected[i]) <= 1e-9);  // of sums over thousands of rows
+  }
+}
