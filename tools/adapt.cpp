@@ -11,9 +11,9 @@
 #include "core/json_error.h"
 #include "core/parallel.h"
 #include "tools/commands.h"
-#include "tools/device_option.h"
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
+#include "tools/shared_options.h"
 #include "tools/train.h"
 #include "tools/translation.h"
 #include "tools/ui/spread.h"
@@ -157,7 +157,7 @@ void add_adapt(CLI::App& app) {
   command->add_option("--beam", options->beam, "of the search")->check(CLI::Range(1, 1000))->capture_default_str();
   command->add_flag("--resume", options->resume, "continue the study in that folder");
   add_device_option(*command, options->device, "where to compute");
-  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
+  add_threads_option(*command, options->threads);
   command->callback([options] { adapt(*options); });
 }
 

@@ -13,10 +13,10 @@
 
 #include "core/parallel.h"
 #include "tools/commands.h"
-#include "tools/device_option.h"
 #include "tools/experiment.h"
 #include "tools/figure.h"
 #include "tools/option_checks.h"
+#include "tools/shared_options.h"
 #include "tools/ui/html.h"
 #include "tools/ui/svg.h"
 
@@ -250,11 +250,9 @@ void add_columns(CLI::App& app) {
   command->add_option("--half-steps", options->half_steps, "of the attention [as trained]")->check(positive_integer);
   command->add_option("--items", options->items, "of the test set, spread evenly over it")->check(positive_integer)->capture_default_str();
   command->add_option("-o,--out", options->out, "what to write, ending in .html or .svg")->capture_default_str();
-  command->add_option("--data", options->data, "KEY=VALUE, changes one option of the data that the checkpoint names; repeatable")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_data_option(*command, options->data);
   add_device_option(*command, options->device, "where to compute");
-  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
+  add_threads_option(*command, options->threads);
   command->callback([options] { columns(*options); });
 }
 

@@ -8,9 +8,9 @@
 #include "core/parallel.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
-#include "tools/device_option.h"
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
+#include "tools/shared_options.h"
 
 namespace sinkgrad {
 namespace {
@@ -48,15 +48,13 @@ void add_eval(CLI::App& app) {
   CLI::App* command = app.add_subcommand("eval", "Evaluate a checkpoint on all of its test data");
   command->footer("Example: sinkgrad eval runs/mnist_patch_small/best.safetensors --data folder=/srv/mnist");
   command->add_option("checkpoint", options->checkpoint, "a file that `sinkgrad train` wrote")->required();
-  command->add_option("--data", options->data, "KEY=VALUE, changes one option of the data that the checkpoint names; repeatable")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_data_option(*command, options->data);
   command->add_option("--split", options->split, "test or train")->check(CLI::IsMember({"test", "train"}))->capture_default_str();
   command->add_option("--batch-size", options->batch_size, "items at a time; the accuracy does not depend on it")
       ->check(positive_integer)
       ->capture_default_str();
   add_device_option(*command, options->device, "where to compute");
-  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
+  add_threads_option(*command, options->threads);
   command->callback([options] { eval(*options); });
 }
 

@@ -17,8 +17,8 @@
 #include "core/parallel.h"
 #include "core/version.h"
 #include "tools/commands.h"
-#include "tools/device_option.h"
 #include "tools/option_checks.h"
+#include "tools/shared_options.h"
 
 namespace sinkgrad {
 namespace {

@@ -9,9 +9,9 @@
 #include "core/parallel.h"
 #include "ops/ops.h"
 #include "tools/commands.h"
-#include "tools/device_option.h"
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
+#include "tools/shared_options.h"
 #include "tools/ui/graph_drawing.h"
 
 namespace sinkgrad {

@@ -11,10 +11,10 @@
 
 #include "core/parallel.h"
 #include "tools/commands.h"
-#include "tools/device_option.h"
 #include "tools/experiment.h"
 #include "tools/figure.h"
 #include "tools/option_checks.h"
+#include "tools/shared_options.h"
 #include "tools/translation.h"
 #include "tools/ui/curves.h"
 #include "tools/ui/html.h"
@@ -176,12 +176,10 @@ void add_half_steps(CLI::App& app) {
   command->add_option("--half-steps", options->half_steps, "try each checkpoint with these numbers [what each run was trained with]")
       ->check(positive_integer);
   command->add_option("-o,--out", options->out, "what to write, ending in .html or .svg")->capture_default_str();
-  command->add_option("--data", options->data, "KEY=VALUE, changes one option of the data that the checkpoints name; repeatable")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_data_option(*command, options->data);
   command->add_option("--beam", options->beam, "of the search of translators")->check(CLI::Range(1, 1000))->capture_default_str();
   add_device_option(*command, options->device, "where to compute");
-  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
+  add_threads_option(*command, options->threads);
   command->callback([options] { half_steps(*options); });
 }
 

@@ -7,8 +7,8 @@
 
 #include "models/registry.h"
 #include "tools/commands.h"
-#include "tools/device_option.h"
 #include "tools/experiment.h"
+#include "tools/shared_options.h"
 
 namespace sinkgrad {
 namespace {

@@ -17,6 +17,7 @@
 #include "tools/commands.h"
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
+#include "tools/shared_options.h"
 #include "tools/ui/inspection_page.h"
 #include "tools/ui/matrix.h"
 
@@ -183,9 +184,7 @@ void add_inspect(CLI::App& app) {
   command->add_option("--head", options->head, "its head, counted from 0")->check(natural_number)->capture_default_str();
   command->add_option("--item", options->item, "the item that the model sees, counted from 0")->check(natural_number)->capture_default_str();
   command->add_option("--split", options->split, "test or train")->check(CLI::IsMember({"test", "train"}))->capture_default_str();
-  command->add_option("--data", options->data, "KEY=VALUE, changes one option of the data that the checkpoint names; repeatable")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
+  add_data_option(*command, options->data);
   command->add_option("-o,--out", options->out, "what to write: NAME.html, NAME.json and NAME.npz")->capture_default_str();
   command->callback([options] { inspect_subject(*options); });
 }

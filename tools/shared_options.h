@@ -1,11 +1,13 @@
-// The option --device auto|cpu|cuda[:N] of the subcommands.
+// Options that many subcommands share: --device auto|cpu|cuda[:N], --threads, and --data KEY=VALUE of those that read a checkpoint.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <string>
+#include <vector>
 
 #include "core/check.h"
 #include "core/device.h"
+#include "tools/option_checks.h"
 
 namespace sinkgrad {
 
@@ -29,6 +31,16 @@ inline const CLI::Validator device_name(
 
 inline CLI::Option* add_device_option(CLI::App& command, std::string& name, const std::string& description) {
   return command.add_option("--device", name, description)->check(device_name)->type_name("auto|cpu|cuda[:N]")->capture_default_str();
+}
+
+inline CLI::Option* add_threads_option(CLI::App& command, int& threads) {
+  return command.add_option("--threads", threads, "results do not depend on it [all cores]")->check(positive_integer);
+}
+
+inline CLI::Option* add_data_option(CLI::App& command, std::vector<std::string>& settings) {
+  return command.add_option("--data", settings, "KEY=VALUE, changes one option of the data that the checkpoint names; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
 }
 
 /// What a name stands for. "auto" is the first GPU, or the CPU where there is none; `note` then says why when this build has a CUDA backend.

@@ -13,9 +13,9 @@
 #include "core/version.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
-#include "tools/device_option.h"
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
+#include "tools/shared_options.h"
 #include "tools/train.h"
 #include "tools/ui/half_steps.h"
 #include "tools/ui/html.h"
@@ -279,7 +279,7 @@ void add_study(CLI::App& app) {
   command->add_flag("--resume", options->resume, "continue a study that was stopped, from the runs in that folder");
   command->add_option("--page", options->page, "the HTML page [study.html in the folder of the runs]");
   add_device_option(*command, options->device, "where to train");
-  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
+  add_threads_option(*command, options->threads);
   command->callback([options] { study(*options); });
 }
 

@@ -13,6 +13,7 @@
 #include "core/version.h"
 #include "tools/commands.h"
 #include "tools/option_checks.h"
+#include "tools/shared_options.h"
 #include "tools/theory/demonstration.h"
 #include "tools/ui/html.h"
 #include "tools/ui/svg.h"
@@ -108,7 +109,7 @@ void add_theory(CLI::App& app) {
   command->add_option("names", options->names, "which demonstrations [all]");
   command->add_option("-o,--out", options->out, "the HTML page; its numbers go beside it, ending in .json")->capture_default_str();
   command->add_option("--seed", options->seed, "of random particles and weights")->check(natural_number)->capture_default_str();
-  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
+  add_threads_option(*command, options->threads);
   command->callback([options] { theory(*options); });
 }
 

@@ -19,9 +19,9 @@
 #include "nn/finite_check.h"
 #include "nn/trainer.h"
 #include "tools/commands.h"
-#include "tools/device_option.h"
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
+#include "tools/shared_options.h"
 #include "tools/ui/metrics.h"
 #include "tools/ui/progress.h"
 #include "tools/ui/stop_signal.h"
@@ -267,7 +267,7 @@ void add_train(CLI::App& app) {
   command->add_flag("--resume", options->resume, "continue the run in that folder, to the bit");
   command->add_option("--seed", options->seed, "of initial weights, data order and dropout [the recipe's]")->check(natural_number);
   add_device_option(*command, options->device, "where to compute; the same device and seed give the same bits");
-  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
+  add_threads_option(*command, options->threads);
   command->add_option("--max-steps", options->max_steps, "stop after so many updates in all [as many as the epochs have]")->check(positive_integer);
   command->add_option("--log-every", options->log_every, "updates per line of metrics.jsonl [a twentieth of an epoch]")->check(positive_integer);
   command

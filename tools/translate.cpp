@@ -11,8 +11,8 @@
 #include "core/parallel.h"
 #include "datasets/text_file.h"
 #include "tools/commands.h"
-#include "tools/device_option.h"
 #include "tools/option_checks.h"
+#include "tools/shared_options.h"
 #include "tools/translation.h"
 
 namespace sinkgrad {
@@ -76,7 +76,7 @@ void add_translate(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--iterations", options->iterations, "half-steps of the encoder's attention [as trained]")->check(positive_integer);
   add_device_option(*command, options->device, "where to compute");
-  command->add_option("--threads", options->threads, "results do not depend on it [all cores]")->check(positive_integer);
+  add_threads_option(*command, options->threads);
   command->callback([options] { translate(*options); });
 }
 
