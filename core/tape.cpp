@@ -44,8 +44,7 @@ const OpDef::Kernels& Tape::kernels(const OpDef& op) const {
 
 void Tape::set_precision(Precision p) {
   require(p == Precision::full || dtype_ == DType::f32, "tape: ", name_of(p), " products need an f32 tape, got ", name_of(dtype_));
-  require(p == Precision::full || device_.kind() == DeviceKind::cuda, "tape: ", name_of(p), " products need a CUDA device, got ",
-          device_.backend().name());
+  require(p != Precision::tf32 || device_.kind() == DeviceKind::cuda, "tape: tf32 products need a CUDA device, got ", device_.backend().name());
   precision_ = p;
 }
 

@@ -40,9 +40,10 @@ struct Problem {
 /// O, dQ, dK, dV
 using Outcome = std::vector<std::vector<double>>;
 
-Outcome outcome(const Problem& p, DType dtype, bool fused) {
+Outcome outcome(const Problem& p, DType dtype, bool fused, Precision precision = Precision::full) {
   const Tensor q_value = as(dtype, p.q), k_value = as(dtype, p.k), v_value = as(dtype, p.v), cotangent = as(dtype, p.cotangent);
   Tape tape(dtype);
+  tape.set_precision(precision);
   const Var q = tape.variable(q_value), k = p.one_tensor ? q : tape.variable(k_value), v = p.one_tensor ? q : tape.variable(v_value);
   AttentionMasks masks;
   if (p.keys) masks.key_is_padding = tape.leaf(p.keys);
@@ -73,6 +74,25 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
     largest = std::max(largest, std::abs(b[i]));
   }
   return worst / largest;
+}
+
+/// The root of the mean squared difference, over that of b.
+double spread(const std::vector<double>& a, const std::vector<double>& b) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    size += b[i] * b[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+Tensor rounded_to_bf16(const Tensor& t) {
+  Tensor out(t.shape(), DType::f32);
+  for (size_t i = 0; i < out.span<float>().size(); ++i) {
+    const double x = t.span<float>()[i], unit = std::ldexp(1.0, std::ilogb(x) - 7);
+    out.span<float>()[i] = static_cast<float>(std::nearbyint(x / unit) * unit);
+  }
+  return out;
 }
 
 Problem random_problem(int64_t batch, int64_t n, int64_t m, int heads, int64_t d, int64_t e, int l, DType dtype = DType::f32) {
@@ -193,6 +213,24 @@ TEST_CASE("scores that leave the scaling domain keep float32 accuracy") {
         CHECK(distance(exact[i], expected[i]) < 1e-10);
       }
     }
+}
+
+TEST_CASE("products in bf16 err little more than rounding the inputs does") {
+  for (const auto& [n, m, d, l] : {std::tuple{256, 256, 64, 1}, {256, 256, 64, 3}, {300, 171, 20, 5}, {65, 530, 33, 21}, {1024, 1024, 64, 3}}) {
+    Problem p = random_problem(1, n, m, 2, d, d, l);
+    p.scale = 1 / std::sqrt(d);
+    if (l == 5) p.keys = sparse_mask({1, m}, 5, 0.2);
+    Problem rounded = p;
+    for (Tensor* t : {&rounded.q, &rounded.k, &rounded.v, &rounded.cotangent}) *t = rounded_to_bf16(*t);
+    const Outcome exact = outcome(p, DType::f64, true), inputs = outcome(rounded, DType::f64, true),
+                  products = outcome(p, DType::f32, true, Precision::bf16);
+    const char* names[] = {"O", "dQ", "dK", "dV"};
+    for (size_t i = 0; i < 4; ++i) {
+      INFO(names[i] << ", " << n << " x " << m << ", l = " << l);
+      CHECK(spread(products[i], exact[i]) < 1.2 * spread(inputs[i], exact[i]));
+      CHECK(spread(products[i], exact[i]) > 1e-4);  // it is bf16
+    }
+  }
 }
 
 TEST_CASE("an attention sink at length 1024, and scores of 1e4") {

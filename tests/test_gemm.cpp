@@ -32,8 +32,11 @@ struct Product {
 
   std::vector<T> run(T alpha, T beta, bool with_bias) const {
     std::vector<T> result = c;
-    (by_library ? cpu::library_gemm<T> : cpu::gemm<T>)(ta, tb, s.m, s.n, s.k, alpha, a.data(), lda, b.data(), ldb, beta, result.data(), ldc,
-                                                       with_bias ? bias.data() : nullptr);
+    const T* with = with_bias ? bias.data() : nullptr;
+    if (by_library)
+      cpu::library_gemm(ta, tb, s.m, s.n, s.k, alpha, a.data(), lda, b.data(), ldb, beta, result.data(), ldc, with);
+    else
+      cpu::gemm(ta, tb, s.m, s.n, s.k, alpha, a.data(), lda, b.data(), ldb, beta, result.data(), ldc, precision, with);
     return result;
   }
   /// The largest error relative to the sum of the magnitudes of the terms, in units of the type's precision; infinite where an element outside
@@ -51,8 +54,8 @@ struct Product {
         double sum = double{beta} * c[at], size = std::abs(sum);
         if (with_bias) sum += bias[static_cast<size_t>(j)], size += std::abs(bias[static_cast<size_t>(j)]);
         for (int64_t l = 0; l < s.k; ++l) {
-          const double term =
-              double{alpha} * a[static_cast<size_t>(ta ? l * lda + i : i * lda + l)] * b[static_cast<size_t>(tb ? j * ldb + l : l * ldb + j)];
+          const double term = double{alpha} * operand(a[static_cast<size_t>(ta ? l * lda + i : i * lda + l)]) *
+                              operand(b[static_cast<size_t>(tb ? j * ldb + l : l * ldb + j)]);
           sum += term;
           size += std::abs(term);
         }
@@ -61,7 +64,15 @@ struct Product {
     return worst / std::numeric_limits<T>::epsilon();
   }
 
+  /// As the product reads it: bf16 keeps 8 bits of the mantissa.
+  double operand(T x) const {
+    if (precision != Precision::bf16 || x == 0) return x;
+    const double unit = std::ldexp(1.0, std::ilogb(x) - 7);
+    return std::nearbyint(x / unit) * unit;
+  }
+
   Sizes s;
+  Precision precision = Precision::full;
   bool ta, tb, by_library = false;  // small ones are only computed by libraries when asked
   int64_t lda = (ta ? s.m : s.k) + 3, ldb = (tb ? s.k : s.n) + 3, ldc = s.n + 3;
   std::vector<T> a = random_values<T>((ta ? s.k : s.m) * lda, "a"), b = random_values<T>((tb ? s.n : s.k) * ldb, "b"),
@@ -72,7 +83,7 @@ const std::vector<Sizes> kSizes = {{1, 1, 1},  {1, 17, 5},  {5, 1, 3},    {2, 3,
                                    {7, 15, 9}, {13, 33, 7}, {12, 32, 64}, {97, 65, 31}, {24, 8, 1025}, {11, 40, 257}, {300, 70, 40}};
 
 template <class T>
-void check_all(bool by_library) {
+void check_all(bool by_library, Precision precision = Precision::full) {
   for (const Sizes& s : kSizes)
     if (!by_library || s.m * s.n * s.k > 0)
       for (const bool ta : {false, true})
@@ -81,6 +92,7 @@ void check_all(bool by_library) {
                                                << sizeof(T) << " bytes");
           Product<T> p(s, ta, tb);
           p.by_library = by_library;
+          p.precision = precision;
           CHECK(p.error(T(1), T(0), false) < 4);
           CHECK(p.error(T(0.5), T(1), false) < 4);
           CHECK(p.error(T(1), T(0), true) < 4);
@@ -93,6 +105,28 @@ void check_all(bool by_library) {
 TEST_CASE("products, with a bias and what was there, in float32 and float64") {
   check_all<float>(false);
   check_all<double>(false);
+}
+
+TEST_CASE("products of operands rounded to bf16 have sums in float32") { check_all<float>(false, Precision::bf16); }
+
+TEST_CASE("NaN and infinity pass through products in bf16") {
+  for (const float x : {NAN, INFINITY, -INFINITY}) {
+    Product<float> p({9, 21, 13}, false, true);
+    p.precision = Precision::bf16;
+    p.a[static_cast<size_t>(2 * p.lda + 12)] = x;
+    std::fill(p.b.begin(), p.b.end(), 1.0f);
+    const std::vector<float> found = p.run(1, 0, false);
+    for (int64_t i = 0; i < p.s.m; ++i)
+      for (int64_t j = 0; j < p.s.n; ++j) {
+        const float value = found[static_cast<size_t>(i * p.ldc + j)];
+        if (i != 2)
+          REQUIRE(std::isfinite(value));
+        else if (std::isnan(x))
+          REQUIRE(std::isnan(value));
+        else
+          REQUIRE(value == x);
+      }
+  }
 }
 
 TEST_CASE("the libraries' products, in our stripes") {

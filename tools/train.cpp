@@ -18,6 +18,7 @@
 #include "nn/attention_probe.h"
 #include "nn/finite_check.h"
 #include "nn/trainer.h"
+#include "ops/cpu/instructions.h"
 #include "tools/commands.h"
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
@@ -70,6 +71,8 @@ class Run {
     progress_.note(fmt::format("model  {}, {} parameters", recipe.model.at("name").get<std::string>(), model_->parameter_count()));
     if (recipe.model.value("iterations", 1) % 2 == 0)
       progress_.note("note   an even number of half-steps ends on columns: rows of the attention do not sum to exactly 1");
+    if (recipe.precision == "bf16" && device_.kind() == DeviceKind::cpu && !cpu::has_bf16_instructions())
+      progress_.note("note   this processor has no bf16 products (AVX512_BF16): operands are rounded and multiplied in f32, which is no faster");
     require<InputError>(command.attention_every == 0 || !model_->attentions().empty(),
                         "train: --attention-every requires a model with softmax or Sinkhorn attention, '", recipe.name, "' has none");
     if (command.attention_every > 0) probe_.emplace(*model_, *data_.test, device_, trainer_options(recipe, device_).precision);

@@ -40,15 +40,15 @@ class RowSum {
     sums_ = scratch.take<T>(parts_ * rows_ * row_);
   }
 
-  /// Adds left^T right for a stripe: left (count, rows), right (count, columns) in panels of `panel_size`.
-  HWY_INLINE void add(const Stripe<T>& s, const T* left, int64_t left_row, const T* panels, int64_t panel_size, Ahead& ahead) const {
-    const Term<T> product[] = {{left, 1, left_row, panels, panel_size, s.count}};
+  /// Adds the share of a stripe, a product of (rows, count) and (count, columns).
+  template <class U>
+  HWY_INLINE void add(const Stripe<T>& s, const Term<U>& product, Ahead& ahead) const {
     if (direct_)
-      Product(rows_, to_.columns, product, to_, ahead);
+      Product<T>(rows_, to_.columns, to_, ahead, product);
     else if (s.opens_chunk)
-      Product(rows_, to_.columns, product, StoreTile<T>{part(s.chunk), row_}, ahead);
+      Product<T>(rows_, to_.columns, StoreTile<T>{part(s.chunk), row_}, ahead, product);
     else
-      Product(rows_, to_.columns, product, AddTile<T>{part(s.chunk), row_}, ahead);
+      Product<T>(rows_, to_.columns, AddTile<T>{part(s.chunk), row_}, ahead, product);
   }
   /// After the last stripe of a chunk.
   void close_chunk(int64_t chunk) const {
@@ -80,7 +80,7 @@ class RowSum {
   T* sums_ = nullptr;
 };
 
-template <class T>
+template <class T, class U>
 class BackwardPass {
  public:
   BackwardPass(const AttentionMatrix<T>& a, const T* out, const T* d_out, const AttentionGradients<T>& gradients, ScratchScope& scratch)
@@ -93,7 +93,7 @@ class BackwardPass {
     if (!find_anchor()) return false;
     const bool scores_wanted = to_.dq || to_.dk;
     plan_ranks(scores_wanted);
-    Scores<T> scores(a_, 1 + std::max<int64_t>(0, first_step_ + 1), kStripeBytes, scratch_);
+    Scores<T, U> scores(a_, 1 + std::max<int64_t>(0, first_step_ + 1), kStripeBytes, scratch_);
     s_ = &scores;
     if (s_->wants_next()) want_next();
     prepare();
@@ -206,8 +206,8 @@ class BackwardPass {
       plan_delta_ = take(rows);
       for (int64_t i = 0; i < n_; ++i) plan_delta_[i] = row_scale_[i] * delta_[i];
     }
-    d_out_panels_ = scratch_.template take<T>(n_ * padded<T>(a_.e));
-    PackRows<T>(n_, a_.e, d_out_, a_.v_row, output_scale_, row_scale_, d_out_panels_);
+    d_out_panels_ = take_panels(n_, a_.e);
+    PackRows(n_, a_.e, d_out_, a_.v_row, output_scale_, row_scale_, d_out_panels_);
     // One tensor may be query, key and value: then dV is added after dQ and dK, and meanwhile has a sum of its own.
     d_values_.open(to_.dv, m_, a_.e, a_.v_row, to_.add_v, s_->chunks, s_->one_stripe() && to_.dv && !to_.add_v && !column_scale_, scratch_);
   }
@@ -218,6 +218,12 @@ class BackwardPass {
     if (to_.dv) s_->ahead.want(to_.dv + a_.next_v, m_, a_.v_row, a_.e);
     if (to_.dq) s_->ahead.want(to_.dq + a_.next_q, n_, a_.q_row, a_.d);
     if (to_.dk) s_->ahead.want(to_.dk + a_.next_k, m_, a_.q_row, a_.d);
+  }
+
+  U* take_panels(int64_t depth, int64_t width) { return scratch_.template take<U>(elements<U>(depth) * padded<T>(width)); }
+  /// The rows of a right operand that meet a stripe.
+  Term<U> term(const Left<U>& left, const U* panels, int64_t panel_depth, int64_t first, int64_t count) const {
+    return {left.at, left.row, left.step, panels + elements<U>(first) * kPanel<T>, elements<U>(panel_depth) * kPanel<T>, elements<U>(count)};
   }
 
   /// Calls body(stripe) for the plan.
@@ -234,32 +240,38 @@ class BackwardPass {
   }
 
   HWY_INLINE void add_d_values(const Stripe<T>& s) {
-    d_values_.add(s, s.rows, s_->row_length, d_out_panels_ + s.begin * kPanel<T>, n_ * kPanel<T>, s_->ahead);
+    ScratchScope scratch;
+    const Left<U> left = TransposedLeftOperand<U>(m_, s.count, s.rows, s_->row_length, scratch);
+    d_values_.add(s, term(left, d_out_panels_, n_, s.begin, s.count), s_->ahead);
     if (s.closes_chunk) d_values_.close_chunk(s.chunk);
   }
 
   void begin_scores() {
-    values_ = scratch_.template take<T>(a_.e * padded<T>(m_));
-    PackTransposed(a_.e, m_, a_.v, a_.v_row, output_scale_, values_);
-    left_out_ = {d_out_, a_.v_row, 1, values_, a_.e * kPanel<T>, a_.e};
+    const T *d_out = d_out_, *v = a_.v;
+    int64_t row = a_.v_row;
     if (row_scale_) {
-      T* scaled = scratch_.template take<T>(n_ * a_.e);
-      for (int64_t i = 0; i < n_; ++i)
-        for (int64_t c = 0; c < a_.e; ++c) scaled[i * a_.e + c] = row_scale_[i] * d_out_[i * a_.v_row + c];
-      for (int64_t j = 0; j < m_; ++j)
-        for (int64_t c = 0; c < a_.e; ++c) values_[(j / kPanel<T> * a_.e + c) * kPanel<T> + j % kPanel<T>] *= column_scale_[j];
-      left_out_.left = scaled;
-      left_out_.row = a_.e;
+      auto scaled = [&](const T* x, int64_t rows, const T* factors) HWY_ATTR {
+        T* y = scratch_.template take<T>(rows * a_.e);
+        for (int64_t i = 0; i < rows; ++i)
+          for (int64_t c = 0; c < a_.e; ++c) y[i * a_.e + c] = factors[i] * x[i * a_.v_row + c];
+        return y;
+      };
+      d_out = scaled(d_out_, n_, row_scale_);
+      v = scaled(a_.v, m_, column_scale_);
+      row = a_.e;
     }
+    d_out_rows_ = LeftOperand<U>(n_, a_.e, d_out, row, scratch_);
+    values_ = take_panels(a_.e, m_);
+    PackTransposed(a_.e, m_, v, row, output_scale_, values_);
     right_ = take(rank_ * padded<T>(m_));
     left_ = take(s_->rows * rank_);
     if (to_.dq) {
-      keys_ = scratch_.template take<T>(m_ * padded<T>(a_.d));
-      PackRows<T>(m_, a_.d, a_.k, a_.q_row, a_.scale, nullptr, keys_);
+      keys_ = take_panels(m_, a_.d);
+      PackRows<U, T>(m_, a_.d, a_.k, a_.q_row, a_.scale, nullptr, keys_);
     }
     if (to_.dk) {
-      queries_ = scratch_.template take<T>(n_ * padded<T>(a_.d));
-      PackRows<T>(n_, a_.d, a_.q, a_.q_row, a_.scale, nullptr, queries_);
+      queries_ = take_panels(n_, a_.d);
+      PackRows<U, T>(n_, a_.d, a_.q, a_.q_row, a_.scale, nullptr, queries_);
       d_keys_.open(to_.dk, m_, a_.d, a_.q_row, to_.add_k, s_->chunks, s_->one_stripe(), scratch_);
     }
   }
@@ -289,15 +301,17 @@ class BackwardPass {
   HWY_INLINE void d_scores(const Stripe<T>& s) {
     ScratchScope scratch;
     T* ds = scratch.take<T>(s.count * s_->row_length);
-    Term<T> d_plan[] = {left_out_, {left_ + s.begin * rank_, rank_, 1, right_, rank_ * kPanel<T>, rank_}};
-    d_plan[0].left += s.begin * d_plan[0].row;
-    Product(s.count, m_, d_plan, MultiplyTile<T>{s.rows, ds, s_->row_length}, s_->ahead);
+    const Left<U> d_out{d_out_rows_.at + s.begin * d_out_rows_.row, d_out_rows_.row, d_out_rows_.step};
+    const Term<T> low_rank{left_ + s.begin * rank_, rank_, 1, right_, rank_ * kPanel<T>, rank_};
+    Product<T>(s.count, m_, MultiplyTile<T>{s.rows, ds, s_->row_length}, s_->ahead, term(d_out, values_, a_.e, 0, a_.e), low_rank);
     if (to_.dq) {
-      const Term<T> product[] = {{ds, s_->row_length, 1, keys_, m_ * kPanel<T>, m_}};
-      Product(s.count, a_.d, product, OutputTile<T>{nullptr, to_.dq + s.begin * a_.q_row, a_.q_row, a_.d, to_.add_q}, s_->ahead);
+      const Left<U> left = LeftOperand<U>(s.count, m_, ds, s_->row_length, scratch);
+      Product<T>(s.count, a_.d, OutputTile<T>{nullptr, to_.dq + s.begin * a_.q_row, a_.q_row, a_.d, to_.add_q}, s_->ahead,
+                 term(left, keys_, m_, 0, m_));
     }
     if (to_.dk) {
-      d_keys_.add(s, ds, s_->row_length, queries_ + s.begin * kPanel<T>, n_ * kPanel<T>, s_->ahead);
+      const Left<U> left = TransposedLeftOperand<U>(m_, s.count, ds, s_->row_length, scratch);
+      d_keys_.add(s, term(left, queries_, n_, s.begin, s.count), s_->ahead);
       if (s.closes_chunk) d_keys_.close_chunk(s.chunk);
     }
   }
@@ -370,7 +384,7 @@ class BackwardPass {
   const AttentionGradients<T>& to_;
   ScratchScope& scratch_;
   const int64_t n_, m_, taken_;
-  Scores<T>* s_ = nullptr;
+  Scores<T, U>* s_ = nullptr;
   int64_t rank_ = 1;
   int64_t first_step_ = -1;  ///< of the row steps to be undone one by one, down to 0; -1: none
   T target_ = 1, output_scale_ = 1;
@@ -379,22 +393,22 @@ class BackwardPass {
   const T *row_anchor_ = nullptr, *column_anchor_ = nullptr;
   T *row_scale_ = nullptr, *column_scale_ = nullptr;  ///< null: ones
   T *f_, *delta_, *plan_delta_, *df_, *rho_, *top_, *g_, *h_, *column_, *gamma_, *partial_;
-  T *d_out_panels_ = nullptr, *values_ = nullptr, *keys_ = nullptr, *queries_ = nullptr;  ///< right operands of products
+  U *d_out_panels_ = nullptr, *values_ = nullptr, *keys_ = nullptr, *queries_ = nullptr;  ///< right operands of products
   T *right_ = nullptr, *left_ = nullptr;                                                  ///< B in panels, -A
-  Term<T> left_out_{};                                                                    ///< dO V^T, as the plan's scales want it
+  Left<U> d_out_rows_{};                                                                  ///< of dO V^T, as the plan's scales want it
   RowSum<T> d_values_, d_keys_;
 };
 
-template <class T>
+template <class U, class T>
 bool BackwardOf(const AttentionMatrix<T>& a, const T* out, const T* d_out, const AttentionGradients<T>& gradients) {
   ScratchScope scratch;
-  return BackwardPass<T>(a, out, d_out, gradients, scratch).run();
+  return BackwardPass<T, U>(a, out, d_out, gradients, scratch).run();
 }
 bool BackwardF32(const AttentionMatrix<float>& a, const float* out, const float* d_out, const AttentionGradients<float>& gradients) {
-  return BackwardOf(a, out, d_out, gradients);
+  return with_operand_type(a.precision, [&]<class U>() { return BackwardOf<U>(a, out, d_out, gradients); });
 }
 bool BackwardF64(const AttentionMatrix<double>& a, const double* out, const double* d_out, const AttentionGradients<double>& gradients) {
-  return BackwardOf(a, out, d_out, gradients);
+  return BackwardOf<double>(a, out, d_out, gradients);
 }
 
 }  // namespace sinkgrad::cpu::HWY_NAMESPACE

@@ -20,7 +20,7 @@ namespace sinkgrad::cpu::HWY_NAMESPACE {
 /// A stripe lives in the first-level cache, or close to it, where rows are summed and scaled.
 constexpr int64_t kStripeBytes = 32 << 10;
 
-template <class T>
+template <class T, class U>
 class ForwardPass {
  public:
   ForwardPass(const AttentionMatrix<T>& a, T* out, T* plan, ScratchScope& scratch)
@@ -36,7 +36,7 @@ class ForwardPass {
     column_logs_ = take(width_, T(0));
     sums_ = take(s_.chunks * width_, T(0));
     column_tops_ = take(s_.chunks * width_, T(0));
-    values_ = scratch.take<T>(a.m * padded<T>(a.e));
+    values_ = scratch.take<U>(elements<U>(a.m) * padded<T>(a.e));
     target_ = s_.valid_columns ? T(s_.valid_rows) / T(s_.valid_columns) : T(1);
     bias_ = s_.key_bias;
     if (s_.wants_next()) s_.ahead.want(out + a.next_o, a.n, a.v_row, a.e);
@@ -273,8 +273,11 @@ class ForwardPass {
   void output(const Stripe<T>& s) {
     T* factor = totals_ + s.begin;
     for (int64_t i = 0; i < s.count; ++i) factor[i] = scaling_[s.begin + i] * output_scale();
-    const Term<T> product[] = {{s.rows, s_.row_length, 1, values_, a_.m * kPanel<T>, a_.m}};
-    Product(s.count, a_.e, product, OutputTile<T>{factor, out_ + s.begin * a_.v_row, a_.v_row, a_.e, false}, s_.ahead);
+    ScratchScope scratch;
+    const Left<U> left = LeftOperand<U>(s.count, a_.m, s.rows, s_.row_length, scratch);
+    const int64_t depth = elements<U>(a_.m);
+    const Term<U> product{left.at, left.row, left.step, values_, depth * kPanel<T>, depth};
+    Product<T>(s.count, a_.e, OutputTile<T>{factor, out_ + s.begin * a_.v_row, a_.v_row, a_.e, false}, s_.ahead, product);
     if (!plan_) return;
     for (int64_t r = 0; r < s.count; ++r) {
       const T* row = s.rows + r * s_.row_length;
@@ -302,11 +305,12 @@ class ForwardPass {
 
   const AttentionMatrix<T>& a_;
   T *out_, *plan_;
-  Scores<T> s_;
+  Scores<T, U> s_;
   const int64_t width_, l_;
   // R_ij = 2^(S_ij - top_i + row_shift_i + bias_j), plan = scaling_i R_ij column_scaling_j.
   T *top_, *row_shift_, *scaling_, *totals_, *row_logs_;                          ///< (rows)
-  T *column_shift_, *column_scaling_, *column_logs_, *values_;                    ///< (width)
+  T *column_shift_, *column_scaling_, *column_logs_;                              ///< (width)
+  U* values_;                                                                     ///< b V in panels
   T *sums_, *column_tops_;                                                        ///< (chunks, width)
   const T* bias_;                                                                 ///< null, the scores' own, or column_shift_ once absorbed
   bool fresh_ = true, scaled_ = false, absorbed_ = false, output_known_ = false;  ///< fresh: row shifts are to be found; scaled: b is not 1
@@ -314,13 +318,15 @@ class ForwardPass {
   T target_ = 1, largest_row_ = 0, largest_column_ = 1, row_error_ = 0;
 };
 
-template <class T>
+template <class U, class T>
 bool Forward(const AttentionMatrix<T>& a, T* out, T* plan) {
   ScratchScope scratch;
-  return ForwardPass<T>(a, out, plan, scratch).run();
+  return ForwardPass<T, U>(a, out, plan, scratch).run();
 }
-bool ForwardF32(const AttentionMatrix<float>& a, float* out, float* plan) { return Forward(a, out, plan); }
-bool ForwardF64(const AttentionMatrix<double>& a, double* out, double* plan) { return Forward(a, out, plan); }
+bool ForwardF32(const AttentionMatrix<float>& a, float* out, float* plan) {
+  return with_operand_type(a.precision, [&]<class U>() { return Forward<U>(a, out, plan); });
+}
+bool ForwardF64(const AttentionMatrix<double>& a, double* out, double* plan) { return Forward<double>(a, out, plan); }
 
 }  // namespace sinkgrad::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

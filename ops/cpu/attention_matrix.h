@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "core/dtype.h"
 #include "ops/cpu/sinkhorn_matrix.h"
 
 namespace sinkgrad::cpu {
@@ -13,6 +14,7 @@ struct AttentionMatrix {
   int64_t q_row, v_row;                   ///< row lengths of Q and K, and of V and O
   const int32_t *keys, *queries, *pairs;  ///< masks (m), (n), (n, m), or null
   T scale;
+  Precision precision;  ///< of the operands of products: full or bf16
   SinkhornTask task;
   SinkhornState<T> state;
   int64_t next_q, next_k, next_v, next_o;  ///< from these Q, K, V, O to those that the same thread takes next; 0: none

@@ -13,6 +13,7 @@
 #include "core/parallel.h"
 #include "ops/cpu/attention_matrix.h"
 #include "ops/cpu/attention_rows-inl.h"
+#include "ops/cpu/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sinkgrad::cpu::HWY_NAMESPACE {
@@ -30,12 +31,13 @@ struct Stripe {
   bool opens_chunk, closes_chunk;
 };
 
-template <class T>
+/// U: of the operands of products.
+template <class T, class U>
 class Scores {
  public:
   /// `sweeps`: how often the rows will be walked. `stripe_bytes`: of scores, at most.
   Scores(const AttentionMatrix<T>& a, int64_t sweeps, int64_t stripe_bytes, ScratchScope& scratch)
-      : a_(a), width(whole_vectors<T>(a.m)), row_length(odd_lines(width)), row_bytes_(row_length * static_cast<int64_t>(sizeof(T))) {
+      : a_(a), width(whole_vectors<T>(a.m)), row_length(odd_lines<T>(width)), row_bytes_(row_length * static_cast<int64_t>(sizeof(T))) {
     chunk_rows_ = round_up(std::max(kLeastChunkRows, (a.n + kMostChunks - 1) / kMostChunks), kMostStripeRows);
     chunks = std::max<int64_t>(1, (a.n + chunk_rows_ - 1) / chunk_rows_);
     rows = chunks * chunk_rows_;
@@ -44,7 +46,8 @@ class Scores {
     if (sweeps > 1) kept_rows_ = std::min(used_rows, kKeptBytes / threads() / chunks / row_bytes_ / stripe_ * stripe_);
     all_kept_ = kept_rows_ == used_rows;
     matrix_ = scratch.take<T>(chunks * kept_rows_ * row_length);
-    keys_ = scratch.take<T>(a.d * padded<T>(a.m));
+    queries_ = LeftOperand<U>(a.n, a.d, a.q, a.q_row, scratch);
+    keys_ = scratch.take<U>(elements<U>(a.d) * padded<T>(a.m));
     PackTransposed(a.d, a.m, a.k, a.q_row, static_cast<T>(a.scale * static_cast<T>(kLog2E)), keys_);
     find_open(scratch);
     if (wants_next()) {
@@ -85,8 +88,9 @@ class Scores {
 
   /// The scores of a stripe; hidden pairs are -inf, masks on keys are left to key_bias. Rows that fill the last group are 0.
   void compute(const Stripe<T>& s) {
-    const Term<T> product[] = {{a_.q + s.begin * a_.q_row, a_.q_row, 1, keys_, a_.d * kPanel<T>, a_.d}};
-    Product(s.count, a_.m, product, StoreTile<T>{s.rows, row_length}, ahead);
+    const int64_t depth = elements<U>(a_.d);
+    const Term<U> product{queries_.at + s.begin * queries_.row, queries_.row, queries_.step, keys_, depth * kPanel<T>, depth};
+    Product<T>(s.count, a_.m, StoreTile<T>{s.rows, row_length}, ahead, product);
     std::fill_n(s.rows + s.count * row_length, (groups_end(s) - s.count) * row_length, T(0));
     if (!a_.pairs) return;
     for (int64_t r = 0; r < s.count; ++r) {
@@ -113,13 +117,6 @@ class Scores {
 
  private:
   static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-  /// Rows an odd number of cache lines apart do not compete for places in the cache.
-  static int64_t odd_lines(int64_t width) {
-    constexpr int64_t kLine = 64 / sizeof(T);
-    const int64_t lines = (width + kLine - 1) / kLine;
-    return (lines % 2 == 0 ? lines + 1 : lines) * kLine;
-  }
-
   /// As in SinkhornMatrix: a row is valid with a visible key, a column with a visible query.
   void find_open(ScratchScope& scratch) {
     row_open = scratch.take<T>(rows);
@@ -159,7 +156,9 @@ class Scores {
   const int64_t row_bytes_;
   int64_t chunk_rows_, stripe_, kept_rows_ = 0;
   bool all_kept_, filled_ = false;
-  T *matrix_, *keys_;
+  T* matrix_;
+  Left<U> queries_;
+  U* keys_;
 };
 
 }  // namespace sinkgrad::cpu::HWY_NAMESPACE

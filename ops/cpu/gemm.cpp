@@ -1,6 +1,6 @@
-// Small products; large ones go to libraries (library_gemm.h). C is computed by blocks of k: op(B) is packed in panels (tile-inl.h) and a
-// transposed A in groups of rows, each once for all threads, which then share tiles of C. Inside a tile of C a slice of one panel stays in the
-// first-level cache while all rows of the tile pass it.
+// Products; large ones in full precision go to libraries (library_gemm.h). C is computed by blocks of k: op(B) is packed in panels (tile-inl.h),
+// a transposed A in groups of rows, an A in bf16 row by row, each once for all threads, which then share tiles of C. Inside a tile of C a slice
+// of one panel stays in the first-level cache while all rows of the tile pass it.
 #include "ops/cpu/gemm.h"
 
 #include <cstring>
@@ -15,7 +15,7 @@
 // After foreach_target.h.
 #include <hwy/highway.h>
 
-#include "ops/cpu/tile-inl.h"
+#include "ops/cpu/pack-inl.h"
 
 #ifndef SINKGRAD_GEMM_PRODUCT
 #define SINKGRAD_GEMM_PRODUCT
@@ -36,16 +36,18 @@ struct GemmProduct {
   const T* bias;
 };
 
-/// The steps of a product for one instruction set. A block is k0 .. k0 + depth - 1 of the inner index.
-template <class T>
+/// The steps of a product for one instruction set and type U of operands. A block is k0 .. k0 + depth - 1 of the inner index.
+template <class T, class U>
 struct GemmSteps {
   int64_t panel_columns, group_rows;
-  void (*pack_panels)(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_panel, int64_t count, T* panels);
-  void (*pack_groups)(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_group, int64_t count, T* groups);
+  int64_t together;  ///< numbers in an element of U
+  void (*pack_panels)(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_panel, int64_t count, U* panels);
+  /// An A that is transposed or to be rounded.
+  void (*pack_groups)(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_group, int64_t count, U* groups);
   /// Adds the block's part to rows begin .. end-1 of C, a multiple of group_rows apart, in panels first_panel .. last_panel-1. `panels` and
   /// `groups` hold the whole block; groups are null where A is read in place. Rows next_begin .. next_end-1 of A and C are fetched meanwhile.
   void (*multiply)(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t begin, int64_t end, int64_t first_panel, int64_t last_panel,
-                   const T* panels, const T* groups, int64_t next_begin, int64_t next_end);
+                   const U* panels, const U* groups, int64_t next_begin, int64_t next_end);
 };
 
 }  // namespace sinkgrad::cpu
@@ -96,55 +98,76 @@ struct GemmTile {
   }
 };
 
-template <class T>
-void PackPanels(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_panel, int64_t count, T* panels) {
+template <class T, class U>
+void PackPanels(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_panel, int64_t count, U* panels) {
   const int64_t j = first_panel * kPanel<T>, width = std::min(p.n - j, count * kPanel<T>);
-  T* to = panels + first_panel * depth * kPanel<T>;
+  U* to = panels + first_panel * elements<U>(depth) * kPanel<T>;
   if (p.tb)
     PackTransposed(depth, width, p.b + j * p.ldb + k0, p.ldb, p.alpha, to);
   else
-    PackRows<T>(depth, width, p.b + k0 * p.ldb + j, p.ldb, p.alpha, nullptr, to);
+    PackRows<U, T>(depth, width, p.b + k0 * p.ldb + j, p.ldb, p.alpha, nullptr, to);
 }
 
 /// Rows of a transposed A, beside one another for each k. A few k at a time, so that both what is read and what is written come in lines.
-template <class T>
-void PackGroups(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_group, int64_t count, T* groups) {
-  constexpr int64_t kAtOnce = 16;
-  for (int64_t some = 0; some < depth; some += kAtOnce)
+template <class T, class U>
+void PackTransposedGroups(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_group, int64_t count, U* groups) {
+  constexpr int64_t kTogether = kPairs<U> ? 2 : 1, kAtOnce = 16;
+  const int64_t length = elements<U>(depth);
+  for (int64_t some = 0; some < length; some += kAtOnce)
     for (int64_t g = first_group; g < first_group + count; ++g)
-      for (int64_t k = some; k < std::min(some + kAtOnce, depth); ++k) {
-        const T* from = p.a + (k0 + k) * p.lda + g * kGroup;
-        T* to = groups + (g * depth + k) * kGroup;
-        if ((g + 1) * kGroup <= p.m)
+      for (int64_t k = some; k < std::min(some + kAtOnce, length); ++k) {
+        const T* from = p.a + (k0 + k * kTogether) * p.lda + g * kGroup;
+        U* to = groups + (g * length + k) * kGroup;
+        const int64_t rows = std::min<int64_t>(kGroup, p.m - g * kGroup);
+        if constexpr (kPairs<U>)
+          RoundTwoRows(from, k * 2 + 1 < depth ? from + p.lda : nullptr, rows, to);
+        else if (rows == kGroup)
           std::memcpy(to, from, kGroup * sizeof(T));  // a few moves, where copy_n calls a function
         else
-          std::copy_n(from, p.m - g * kGroup, to);
+          std::copy_n(from, rows, to);
       }
 }
 
-template <class T>
+template <class T, class U>
+void PackGroups(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_group, int64_t count, U* groups) {
+  if (p.ta) return PackTransposedGroups(p, k0, depth, first_group, count, groups);
+  if constexpr (kPairs<U>)
+    for (int64_t i = first_group * kGroup; i < std::min(p.m, (first_group + count) * kGroup); ++i)
+      RoundRow(p.a + i * p.lda + k0, depth, groups + i * elements<U>(depth));
+}
+
+/// A where tiles read it: a block's element (i, k) at at[i row + k step].
+template <class U, class T>
+HWY_INLINE Left<U> LeftOf(const GemmProduct<T>& p, int64_t k0, int64_t length, [[maybe_unused]] const U* groups, int64_t i) {
+  if (p.ta) return {groups + i / kGroup * length * kGroup + i % kGroup - i, 1, kGroup};  // tiles add i rows: the group holds them from its first on
+  if constexpr (kPairs<U>)
+    return {groups, length, 1};
+  else
+    return {p.a + k0, p.lda, 1};
+}
+
+template <class T, class U>
 void Multiply(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t begin, int64_t end, int64_t first_panel, int64_t last_panel,
-              const T* panels, const T* groups, int64_t next_begin, int64_t next_end) {
+              const U* panels, const U* groups, int64_t next_begin, int64_t next_end) {
   Ahead ahead;
   if (next_begin < next_end) {
     const int64_t j = first_panel * kPanel<T>, columns = std::min(p.n, last_panel * kPanel<T>) - j;
     if (!groups) ahead.want(p.a + next_begin * p.lda + k0, next_end - next_begin, p.lda, depth);
     ahead.want(p.c + next_begin * p.ldc + j, next_end - next_begin, p.ldc, columns);
   }
-  for (int64_t s = 0; s == 0 || s < depth; s += kSlice) {  // once where k is 0
-    const int64_t length = std::min(kSlice, depth - s);
+  const int64_t length = elements<U>(depth);
+  for (int64_t s = 0; s == 0 || s < length; s += kSlice) {  // once where k is 0
     const bool first = k0 + s == 0;
     const GemmTile<T> end_of_tile{first ? p.bias : nullptr, first ? p.beta : T(1), p.c, p.ldc, p.n};
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
       const int64_t j = panel * kPanel<T>;
       auto rows = [&]<int R>(int64_t i) HWY_ATTR {
-        // Tile adds i rows to the left operand: here it starts at row i already.
-        const T* left = groups ? groups + (i / kGroup * depth + s) * kGroup + i % kGroup - i : p.a + k0 + s;
-        const Term<T> terms[] = {{left, groups ? 1 : p.lda, groups ? kGroup : 1, panels + s * kPanel<T>, depth * kPanel<T>, length}};
+        const Left<U> left = LeftOf(p, k0, length, groups, i);
+        const Term<U> term{left.at + s * left.step, left.row, left.step, panels + s * kPanel<T>, length * kPanel<T>, std::min(kSlice, length - s)};
         if (p.n - j > kLanes<T>)
-          Tile<R, 2>(terms, i, j, panel, end_of_tile, ahead);
+          Tile<T, R, 2>(i, j, panel, end_of_tile, ahead, term);
         else
-          Tile<R, 1>(terms, i, j, panel, end_of_tile, ahead);
+          Tile<T, R, 1>(i, j, panel, end_of_tile, ahead, term);
       };
       int64_t i = begin;
       for (; i + kGroup <= end; i += kGroup) rows.template operator()<kGroup>(i);
@@ -155,12 +178,21 @@ void Multiply(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t begin,
   }
 }
 
-template <class T>
-GemmSteps<T> Steps() {
-  return {kPanel<T>, kGroup, PackPanels<T>, PackGroups<T>, Multiply<T>};
+template <class T, class U>
+GemmSteps<T, U> Steps() {
+  return {kPanel<T>, kGroup, kPairs<U> ? 2 : 1, PackPanels<T, U>, PackGroups<T, U>, Multiply<T, U>};
 }
-GemmSteps<float> StepsF32() { return Steps<float>(); }
-GemmSteps<double> StepsF64() { return Steps<double>(); }
+GemmSteps<float, float> StepsF32() { return Steps<float, float>(); }
+GemmSteps<double, double> StepsF64() { return Steps<double, double>(); }
+GemmSteps<float, Bf16Pair> StepsBf16() { return Steps<float, Bf16Pair>(); }
+/// Empty where the instruction set has none.
+GemmSteps<float, NativeBf16Pair> StepsNativeBf16() {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  return Steps<float, NativeBf16Pair>();
+#else
+  return {};
+#endif
+}
 
 }  // namespace sinkgrad::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -169,63 +201,96 @@ HWY_AFTER_NAMESPACE();
 namespace sinkgrad::cpu {
 HWY_EXPORT(StepsF32);
 HWY_EXPORT(StepsF64);
+HWY_EXPORT(StepsBf16);
+HWY_EXPORT(StepsNativeBf16);
 
 namespace {
 
-constexpr int64_t kBlock = 1024;    // of k: what is packed at a time
-constexpr int64_t kGroups = 16;     // of rows in a tile of C
-constexpr int64_t kWork = 4 << 20;  // multiply-adds that a tile of C is worth
+constexpr int64_t kBlock = 1024;         // of k: what is packed at a time, at least
+constexpr int64_t kPacked = 1 << 18;     // elements of op(B) that are packed at a time where k allows
+constexpr int64_t kGroups = 16;          // of rows in a tile of C
+constexpr int64_t kWork = 4 << 20;       // multiply-adds that a tile of C is worth
+constexpr int64_t kLeastWork = 1 << 18;  // multiply-adds that are worth a thread
 
-template <class T>
-const GemmSteps<T>& steps() {
-  static const GemmSteps<T> steps = [] {
-    if constexpr (sizeof(T) == 4)
-      return HWY_DYNAMIC_DISPATCH(StepsF32)();
-    else
+template <class T, class U>
+const GemmSteps<T, U>& steps() {
+  static const GemmSteps<T, U> steps = [] {
+    if constexpr (std::is_same_v<U, double>)
       return HWY_DYNAMIC_DISPATCH(StepsF64)();
+    else if constexpr (std::is_same_v<U, float>)
+      return HWY_DYNAMIC_DISPATCH(StepsF32)();
+    else if constexpr (std::is_same_v<U, Bf16Pair>)
+      return HWY_DYNAMIC_DISPATCH(StepsBf16)();
+    else
+      return HWY_DYNAMIC_DISPATCH(StepsNativeBf16)();
   }();
   return steps;
 }
 
 int64_t quotient_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
-}  // namespace
+/// `length` pieces in `count` parts of about the same size.
+struct Parts {
+  int64_t length, count;
+  int64_t begin(int64_t part) const { return part * length / count; }
+  /// The share of the time that threads would wait for the one with most pieces.
+  double idle(int64_t workers) const { return static_cast<double>(quotient_up(length, workers) * workers - length) / static_cast<double>(length); }
+  void make_multiple(int64_t workers) { count = std::min(length, quotient_up(count, workers) * workers); }
+};
 
-template <class T>
-void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb, T beta, T* c, int64_t ldc,
-          const T* bias) {
-  if (m == 0 || n == 0) return;
-  if (m * n * k >= kLibraryWork) return library_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias);
-  const GemmProduct<T> p{ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias};
-  const GemmSteps<T>& step = steps<T>();
-  const int64_t panels = quotient_up(n, step.panel_columns), groups = quotient_up(m, step.group_rows), deepest = std::min(k, kBlock);
+template <class U, class T>
+void multiply(const GemmProduct<T>& p) {
+  const GemmSteps<T, U>& step = steps<T, U>();
+  const int64_t panels = quotient_up(p.n, step.panel_columns), groups = quotient_up(p.m, step.group_rows),
+                block = std::max(kBlock, kPacked / (panels * step.panel_columns) / kBlock * kBlock), deepest = std::min(p.k, block),
+                length = quotient_up(deepest, step.together);
   ScratchScope scratch;
-  T* packed_b = scratch.take<T>(panels * deepest * step.panel_columns);
-  T* packed_a = ta ? scratch.take<T>(groups * deepest * step.group_rows) : nullptr;
-  const int64_t rows = std::min(groups, kGroups) * step.group_rows, row_tiles = quotient_up(m, rows);
-  const int64_t columns = std::max<int64_t>(4, quotient_up(kWork, rows * std::max<int64_t>(1, deepest) * step.panel_columns));
-  const int64_t column_tiles = quotient_up(panels, columns);
-  for (int64_t k0 = 0; k0 == 0 || k0 < k; k0 += kBlock) {
-    const int64_t depth = std::min(kBlock, k - k0);
-    parallel_for(panels, std::max<int64_t>(1, grain_for(depth * step.panel_columns)),
-                 [&](int64_t begin, int64_t end) { step.pack_panels(p, k0, depth, begin, end - begin, packed_b); });
-    if (ta)
-      parallel_for(groups, std::max<int64_t>(16, grain_for(depth * step.group_rows)),
-                   [&](int64_t begin, int64_t end) { step.pack_groups(p, k0, depth, begin, end - begin, packed_a); });
-    parallel_for(row_tiles * column_tiles, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        const int64_t i = t / column_tiles * rows, panel = t % column_tiles * columns, next = (t + threads_of_loop()) / column_tiles * rows;
-        step.multiply(p, k0, depth, i, std::min(m, i + rows), panel, std::min(panels, panel + columns), packed_b, packed_a, next,
-                      next == i ? next : std::min(m, next + rows));
-      }
+  U* packed_b = scratch.take<U>(panels * length * step.panel_columns);
+  U* packed_a = p.ta || !std::is_same_v<T, U> ? scratch.take<U>(groups * length * step.group_rows) : nullptr;
+  // No element's sum depends on how C is cut, so threads may.
+  const int64_t workers = std::clamp<int64_t>(p.m * p.n * p.k / kLeastWork, 1, threads_of_loop());
+  Parts rows{groups, quotient_up(groups, kGroups)};
+  const int64_t columns_worth =
+      quotient_up(kWork, quotient_up(groups, rows.count) * step.group_rows * std::max<int64_t>(1, deepest) * step.panel_columns);
+  Parts columns{panels, quotient_up(panels, std::max<int64_t>(4, columns_worth))};
+  if (rows.count * columns.count % workers != 0) (columns.idle(workers) < rows.idle(workers) ? columns : rows).make_multiple(workers);
+  for (int64_t k0 = 0; k0 == 0 || k0 < p.k; k0 += block) {
+    const int64_t depth = std::min(block, p.k - k0);
+    // Some panels and some groups of rows per chunk.
+    const int64_t some_panels = grain_for(depth * step.panel_columns), some_groups = std::max<int64_t>(4, grain_for(depth * step.group_rows)),
+                  panel_chunks = quotient_up(panels, some_panels), group_chunks = packed_a ? quotient_up(groups, some_groups) : 0;
+    parallel_chunks(panel_chunks + group_chunks, [&](int64_t chunk) {
+      if (const int64_t first = chunk * some_panels; chunk < panel_chunks)
+        return step.pack_panels(p, k0, depth, first, std::min(some_panels, panels - first), packed_b);
+      const int64_t first = (chunk - panel_chunks) * some_groups;
+      step.pack_groups(p, k0, depth, first, std::min(some_groups, groups - first), packed_a);
+    });
+    parallel_chunks(rows.count * columns.count, [&](int64_t tile) {
+      const int64_t row = tile / columns.count, column = tile % columns.count, next = (tile + threads_of_loop()) / columns.count;
+      auto first_row = [&](int64_t part) { return std::min(p.m, rows.begin(std::min(part, rows.count)) * step.group_rows); };
+      step.multiply(p, k0, depth, first_row(row), first_row(row + 1), columns.begin(column), columns.begin(column + 1), packed_b, packed_a,
+                    first_row(next), next == row ? first_row(next) : first_row(next + 1));
     });
   }
 }
 
+}  // namespace
+
+template <class T>
+void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb, T beta, T* c, int64_t ldc,
+          Precision precision, const T* bias) {
+  if (m == 0 || n == 0) return;
+  const GemmProduct<T> p{ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias};
+  if constexpr (std::is_same_v<T, float>)
+    if (precision == Precision::bf16) return has_bf16_instructions() ? multiply<NativeBf16Pair>(p) : multiply<Bf16Pair>(p);
+  if (m * n * k >= kLibraryWork) return library_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias);
+  multiply<T>(p);
+}
+
 template void gemm<float>(bool, bool, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t, float, float*, int64_t,
-                          const float*);
+                          Precision, const float*);
 template void gemm<double>(bool, bool, int64_t, int64_t, int64_t, double, const double*, int64_t, const double*, int64_t, double, double*, int64_t,
-                           const double*);
+                           Precision, const double*);
 
 }  // namespace sinkgrad::cpu
 #endif

@@ -36,4 +36,13 @@ void limit_instructions_by_environment() {
   if (const char* name = std::getenv("SINKGRAD_INSTRUCTIONS")) limit_instructions(name);
 }
 
+bool has_bf16_instructions() {
+#if HWY_ARCH_X86
+  static const bool has = __builtin_cpu_supports("avx512bf16") && (hwy::SupportedTargets() & HWY_AVX3) != 0;
+  return has;
+#else
+  return false;
+#endif
+}
+
 }  // namespace sinkgrad::cpu

@@ -11,4 +11,7 @@ void limit_instructions(const std::string& name);
 /// The same with the value of the environment variable SINKGRAD_INSTRUCTIONS, if it is set.
 void limit_instructions_by_environment();
 
+/// Whether the processor multiplies bf16 (AVX512_BF16) and is not limited to less. Without, products in bf16 are products in f32 of rounded operands.
+bool has_bf16_instructions();
+
 }  // namespace sinkgrad::cpu

@@ -45,8 +45,9 @@ struct Sizes {
 };
 
 template <class T>
-void masked_scores(const Sizes& s, std::span<const View> in, double scale, int64_t b, int64_t h, T* x) {
-  gemm(false, true, s.n, s.m, s.d, static_cast<T>(scale), in[0].as<T>() + s.q_at(b, h), s.q_row, in[1].as<T>() + s.k_at(b, h), s.q_row, T(0), x, s.m);
+void masked_scores(const Sizes& s, std::span<const View> in, double scale, Precision precision, int64_t b, int64_t h, T* x) {
+  gemm(false, true, s.n, s.m, s.d, static_cast<T>(scale), in[0].as<T>() + s.q_at(b, h), s.q_row, in[1].as<T>() + s.k_at(b, h), s.q_row, T(0), x, s.m,
+       precision);
   exclude_masked(in.subspan(3), b, s.n, s.m, x);
 }
 
@@ -61,8 +62,8 @@ bool in_log_domain(const T* row_max, int64_t n) {
 }
 
 template <class T>
-AttentionMatrix<T> matrix_of(const Sizes& s, std::span<const View> in, std::span<const View> saved, const SinkhornTask& task, double scale, int64_t i,
-                             int64_t next) {
+AttentionMatrix<T> matrix_of(const Sizes& s, std::span<const View> in, std::span<const View> saved, const SinkhornTask& task, double scale,
+                             Precision precision, int64_t i, int64_t next) {
   const int64_t b = i / s.heads, h = i % s.heads, next_b = next / s.heads, next_h = next % s.heads;
   auto to_next = [&](int64_t (Sizes::*at)(int64_t, int64_t) const) { return next < 0 ? 0 : (s.*at)(next_b, next_h) - (s.*at)(b, h); };
   auto mask = [&](size_t k, int64_t offset) { return in[k] ? in[k].as<int32_t>() + offset : nullptr; };
@@ -79,6 +80,7 @@ AttentionMatrix<T> matrix_of(const Sizes& s, std::span<const View> in, std::span
           mask(4, b * s.n),
           mask(5, in[5] && in[5].shape.rank() == 3 ? b * s.n * s.m : 0),
           static_cast<T>(scale),
+          precision,
           task,
           sinkhorn_state<T>(saved, task, i),
           to_next(&Sizes::q_at),
@@ -98,15 +100,15 @@ void sinkhorn_attention_forward(const Forward& f) {
     s.each(task.iterations + s.d + s.e, [&](int64_t i, int64_t next) {
       const int64_t b = i / s.heads, h = i % s.heads;
       T* o = f.out.as<T>() + s.o_at(b, h);
-      if (attention_forward(matrix_of<T>(s, f.in, f.saved, task, scale, i, next), o,
+      if (attention_forward(matrix_of<T>(s, f.in, f.saved, task, scale, f.precision, i, next), o,
                             f.saved.size() > 4 ? f.saved[4].as<T>() + i * s.n * s.m : nullptr))
         return;
       mark_log_domain(f.saved[3].as<T>() + i * s.n, s.n);
       ScratchScope scratch;
       T* p = f.saved.size() > 4 ? f.saved[4].as<T>() + i * s.n * s.m : scratch.take<T>(s.n * s.m);
-      masked_scores(s, f.in, scale, b, h, p);
+      masked_scores(s, f.in, scale, f.precision, b, h, p);
       SinkhornMatrix<T>(task, p, scratch).forward(sinkhorn_state<T>(f.saved, task, i));
-      gemm(false, false, s.n, s.e, s.m, T(1), p, s.m, f.in[2].as<T>() + s.v_at(b, h), s.v_row, T(0), o, s.v_row);
+      gemm(false, false, s.n, s.e, s.m, T(1), p, s.m, f.in[2].as<T>() + s.v_at(b, h), s.v_row, T(0), o, s.v_row, f.precision);
     });
   });
 }
@@ -123,29 +125,29 @@ void sinkhorn_attention_backward(const Backward& g) {
         auto at = [&](size_t k, int64_t offset) { return g.in_grad[k] ? g.in_grad[k].as<T>() + offset : nullptr; };
         const AttentionGradients<T> to{at(0, s.q_at(b, h)), at(1, s.k_at(b, h)), at(2, s.v_at(b, h)),
                                        g.in_grad[0].add,    g.in_grad[1].add,    g.in_grad[2].add};
-        if (attention_backward(matrix_of<T>(s, g.in, g.saved, task, scale, i, next), g.out.as<T>() + s.o_at(b, h), g.out_grad.as<T>() + s.o_at(b, h),
-                               to))
+        if (attention_backward(matrix_of<T>(s, g.in, g.saved, task, scale, g.precision, i, next), g.out.as<T>() + s.o_at(b, h),
+                               g.out_grad.as<T>() + s.o_at(b, h), to))
           return;
       }
       ScratchScope scratch;
       T *x = scratch.take<T>(s.n * s.m), *p = scratch.take<T>(s.n * s.m), *ds = scratch.take<T>(s.n * s.m);
       const T *q = g.in[0].as<T>() + s.q_at(b, h), *k = g.in[1].as<T>() + s.k_at(b, h), *v = g.in[2].as<T>() + s.v_at(b, h),
               *d_out = g.out_grad.as<T>() + s.o_at(b, h);
-      masked_scores(s, g.in, scale, b, h, x);
+      masked_scores(s, g.in, scale, g.precision, b, h, x);
       SinkhornMatrix<T> matrix(task, x, scratch);
       const SinkhornState<T> state = sinkhorn_state<T>(g.saved, task, i);
       matrix.plan(state, p);
       if (g.in_grad[0] || g.in_grad[1]) {
-        gemm(false, true, s.n, s.m, s.e, T(1), d_out, s.v_row, v, s.v_row, T(0), ds, s.m);
+        gemm(false, true, s.n, s.m, s.e, T(1), d_out, s.v_row, v, s.v_row, T(0), ds, s.m, g.precision);
         matrix.backward(state, p, ds, scratch);
       }
       // In the order of the inputs: a tensor given as query and key receives both.
       if (const Grad& dq = g.in_grad[0])
-        gemm(false, false, s.n, s.d, s.m, static_cast<T>(scale), ds, s.m, k, s.q_row, beta(0), dq.as<T>() + s.q_at(b, h), s.q_row);
+        gemm(false, false, s.n, s.d, s.m, static_cast<T>(scale), ds, s.m, k, s.q_row, beta(0), dq.as<T>() + s.q_at(b, h), s.q_row, g.precision);
       if (const Grad& dk = g.in_grad[1])
-        gemm(true, false, s.m, s.d, s.n, static_cast<T>(scale), ds, s.m, q, s.q_row, beta(1), dk.as<T>() + s.k_at(b, h), s.q_row);
+        gemm(true, false, s.m, s.d, s.n, static_cast<T>(scale), ds, s.m, q, s.q_row, beta(1), dk.as<T>() + s.k_at(b, h), s.q_row, g.precision);
       if (const Grad& dv = g.in_grad[2])
-        gemm(true, false, s.m, s.e, s.n, matrix.output_scale(), p, s.m, d_out, s.v_row, beta(2), dv.as<T>() + s.v_at(b, h), s.v_row);
+        gemm(true, false, s.m, s.e, s.n, matrix.output_scale(), p, s.m, d_out, s.v_row, beta(2), dv.as<T>() + s.v_at(b, h), s.v_row, g.precision);
     });
   });
 }

@@ -2,7 +2,8 @@
 // instruction set, inside sinkgrad::cpu::HWY_NAMESPACE, by files that Highway compiles several times.
 //
 // A right operand is packed in panels: columns in groups of two vectors, each group (k, 2 vectors) one after the other, so that the
-// microkernel streams it. Widths are padded to whole panels with copies of column 0 (scores) or zeros.
+// microkernel streams it. Widths are padded to whole panels with copies of column 0 (scores) or zeros. Depths count elements of the operand's
+// type U: numbers, or pairs of them (operand-inl.h).
 #if defined(SINKGRAD_TILE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SINKGRAD_TILE_INL
 #undef SINKGRAD_TILE_INL
@@ -16,16 +17,10 @@
 #include <cstdint>
 #include <limits>
 
+#include "ops/cpu/operand-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace sinkgrad::cpu::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-template <class T>
-using Tag = hn::CappedTag<T, 64 / sizeof(T)>;
-template <class T>
-using Vec = hn::Vec<Tag<T>>;
-template <class T>
-constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<T>()));
 /// Columns of a panel.
 template <class T>
 constexpr int64_t kPanel = 2 * kLanes<T>;
@@ -41,18 +36,6 @@ constexpr int64_t padded(int64_t columns) {
   return (columns + kPanel<T> - 1) / kPanel<T> * kPanel<T>;
 }
 
-template <class T>
-HWY_INLINE Vec<T> Load(const T* p) {
-  return hn::LoadU(Tag<T>(), p);
-}
-template <class T>
-HWY_INLINE void Store(Vec<T> v, T* p) {
-  hn::StoreU(v, Tag<T>(), p);
-}
-template <class T>
-HWY_INLINE Vec<T> Set(T x) {
-  return hn::Set(Tag<T>(), x);
-}
 template <class T>
 HWY_INLINE T Total(Vec<T> v) {
   return hn::GetLane(hn::SumOfLanes(Tag<T>(), v));
@@ -154,42 +137,51 @@ class Ahead {
 
 /// One term of a sum of products: a left operand with element (i, k) at left[i row + k step] and a right operand in panels, of which
 /// `panel_size` elements apart one follows the other.
-template <class T>
+template <class U>
 struct Term {
-  const T* left;
+  const U* left;
   int64_t row, step;
-  const T* panels;
+  const U* panels;
   int64_t panel_size, depth;
 };
 
+/// sums += rows i .. i+R-1 and W vectors of a panel of the term.
+template <class T, int R, int W, class U>
+HWY_INLINE void AddTerm(const Term<U>& term, int64_t i, int64_t panel, Vec<T> (&sums)[R][W]) {
+  const U* HWY_RESTRICT left = term.left + i * term.row;
+  const U* HWY_RESTRICT right = term.panels + panel * term.panel_size;
+  const int64_t row = term.row, step = term.step, depth = term.depth;
+  Vec<T> s[R][W];  // in registers: for all that the compiler knows, `sums` could be what is read
+  for (int r = 0; r < R; ++r)
+    for (int w = 0; w < W; ++w) s[r][w] = sums[r][w];
+  for (int64_t k = 0; k < depth; ++k) {
+    Vec<T> b[W];
+    for (int w = 0; w < W; ++w) b[w] = LoadOperand(right + k * kPanel<T> + w * kLanes<T>);
+    for (int r = 0; r < R; ++r) {
+      const Vec<T> a = Broadcast(left[r * row + k * step]);
+      for (int w = 0; w < W; ++w) s[r][w] = MultiplyAdd<U>(a, b[w], s[r][w]);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int w = 0; w < W; ++w) sums[r][w] = s[r][w];
+}
+
 /// Rows i .. i+R-1 and W vectors from column j of the sum of the terms, left to `end(i, j, sums)`. `panel` is the index of column j's panel.
-template <int R, int W, class T, size_t Terms, class End>
-HWY_INLINE void Tile(const Term<T> (&terms)[Terms], int64_t i, int64_t j, int64_t panel, const End& end, Ahead& ahead) {
+template <class T, int R, int W, class End, class... U>
+HWY_INLINE void Tile(int64_t i, int64_t j, int64_t panel, const End& end, Ahead& ahead, const Term<U>&... terms) {
   ahead.step();
   Vec<T> sums[R][W];
   for (int r = 0; r < R; ++r)
     for (int w = 0; w < W; ++w) sums[r][w] = hn::Zero(Tag<T>());
-  for (const Term<T>& term : terms) {
-    const T* HWY_RESTRICT left = term.left + i * term.row;
-    const T* HWY_RESTRICT right = term.panels + panel * term.panel_size;
-    const int64_t row = term.row, step = term.step;
-    for (int64_t k = 0; k < term.depth; ++k) {
-      Vec<T> b[W];
-      for (int w = 0; w < W; ++w) b[w] = Load(right + k * kPanel<T> + w * kLanes<T>);
-      for (int r = 0; r < R; ++r) {
-        const Vec<T> a = Set(left[r * row + k * step]);
-        for (int w = 0; w < W; ++w) sums[r][w] = hn::MulAdd(a, b[w], sums[r][w]);
-      }
-    }
-  }
+  (AddTerm<T>(terms, i, panel, sums), ...);
   end(i, j, sums);
 }
 
-template <int W, class T, size_t Terms, class End>
-HWY_INLINE void TileRows(const Term<T> (&terms)[Terms], int64_t rows, int64_t j, int64_t panel, const End& end, Ahead& ahead) {
+template <class T, int W, class End, class... U>
+HWY_INLINE void TileRows(int64_t rows, int64_t j, int64_t panel, const End& end, Ahead& ahead, const Term<U>&... terms) {
   int64_t i = 0;
   auto run = [&]<int R>() HWY_ATTR {
-    for (; i + R <= rows; i += R) Tile<R, W>(terms, i, j, panel, end, ahead);
+    for (; i + R <= rows; i += R) Tile<T, R, W>(i, j, panel, end, ahead, terms...);
   };
   run.template operator()<kTileRows>();
   if constexpr (kTileRows > 4) run.template operator()<4>();
@@ -198,13 +190,13 @@ HWY_INLINE void TileRows(const Term<T> (&terms)[Terms], int64_t rows, int64_t j,
 }
 
 /// The sum of the terms, tile by tile, for `rows` rows and at least `width` columns: whole vectors.
-template <class T, size_t Terms, class End>
-HWY_INLINE void Product(int64_t rows, int64_t width, const Term<T> (&terms)[Terms], const End& end, Ahead& ahead) {
+template <class T, class End, class... U>
+HWY_INLINE void Product(int64_t rows, int64_t width, const End& end, Ahead& ahead, const Term<U>&... terms) {
   for (int64_t j = 0, panel = 0; j < width; j += kPanel<T>, ++panel) {
     if (width - j > kLanes<T>)
-      TileRows<2>(terms, rows, j, panel, end, ahead);
+      TileRows<T, 2>(rows, j, panel, end, ahead, terms...);
     else
-      TileRows<1>(terms, rows, j, panel, end, ahead);
+      TileRows<T, 1>(rows, j, panel, end, ahead, terms...);
   }
 }
 
@@ -277,93 +269,6 @@ struct OutputTile {
       }
   }
 };
-
-/// Packs b (depth, width), rows `row` apart, times `scale` and, where given, times row_scale[k]; columns beyond width are 0.
-template <class T>
-void PackRows(int64_t depth, int64_t width, const T* b, int64_t row, T scale, const T* row_scale, T* panels) {
-  for (int64_t j = 0; j < width; j += kPanel<T>) {
-    const int64_t columns = std::min(kPanel<T>, width - j);
-    for (int64_t k = 0; k < depth; ++k, panels += kPanel<T>) {
-      const T* from = b + k * row + j;
-      const T factor = row_scale ? scale * row_scale[k] : scale;
-      if (columns == kPanel<T>) {
-        Store(hn::Mul(Load(from), Set(factor)), panels);
-        Store(hn::Mul(Load(from + kLanes<T>), Set(factor)), panels + kLanes<T>);
-      } else {
-        for (int64_t w = 0; w < kPanel<T>; ++w) panels[w] = w < columns ? from[w] * factor : T(0);
-      }
-    }
-  }
-}
-
-/// to(k, w) = factor from(w, k) for a square block of kLanes rows.
-template <class T>
-HWY_INLINE void TransposeBlock(const T* from, [[maybe_unused]] int64_t from_row, T factor, T* to, [[maybe_unused]] int64_t to_row) {
-#if HWY_TARGET == HWY_SCALAR
-  to[0] = factor * from[0];
-#else
-  const Tag<T> d;
-  constexpr int64_t kBlock = 16 / sizeof(T), kBlocks = kLanes<T> / kBlock;
-  Vec<T> t[kBlocks][kBlock];  // t[g][q]: in its block b, rows g kBlock .. of column b kBlock + q
-  for (int64_t g = 0; g < kBlocks; ++g) {
-    const T* rows = from + g * kBlock * from_row;
-    Vec<T> r[kBlock];
-    for (int64_t i = 0; i < kBlock; ++i) r[i] = hn::Mul(Load(rows + i * from_row), Set(factor));
-    if constexpr (sizeof(T) == 4) {
-      const hn::Repartition<double, Tag<T>> pairs;
-      auto pick = [&](auto x, auto y, bool upper) HWY_ATTR {
-        const auto a = hn::BitCast(pairs, x), b = hn::BitCast(pairs, y);
-        return hn::BitCast(d, upper ? hn::InterleaveUpper(pairs, a, b) : hn::InterleaveLower(pairs, a, b));
-      };
-      const auto low01 = hn::InterleaveLower(d, r[0], r[1]), low23 = hn::InterleaveLower(d, r[2], r[3]), high01 = hn::InterleaveUpper(d, r[0], r[1]),
-                 high23 = hn::InterleaveUpper(d, r[2], r[3]);
-      t[g][0] = pick(low01, low23, false);
-      t[g][1] = pick(low01, low23, true);
-      t[g][2] = pick(high01, high23, false);
-      t[g][3] = pick(high01, high23, true);
-    } else {
-      t[g][0] = hn::InterleaveLower(d, r[0], r[1]);
-      t[g][1] = hn::InterleaveUpper(d, r[0], r[1]);
-    }
-  }
-  for (int64_t q = 0; q < kBlock; ++q) {
-    auto store = [&](int64_t b, Vec<T> v) HWY_ATTR { Store(v, to + (b * kBlock + q) * to_row); };
-    if constexpr (kBlocks == 1) {
-      store(0, t[0][q]);
-    } else if constexpr (kBlocks == 2) {
-      store(0, hn::ConcatLowerLower(d, t[1][q], t[0][q]));
-      store(1, hn::ConcatUpperUpper(d, t[1][q], t[0][q]));
-    } else {
-      auto store_half = [&](int64_t b, Vec<T> even, Vec<T> odd) HWY_ATTR {  // blocks b, b+1 of rows 0, 2 and of rows 1, 3
-        store(b, hn::OddEvenBlocks(hn::SwapAdjacentBlocks(odd), even));
-        store(b + 1, hn::OddEvenBlocks(odd, hn::SwapAdjacentBlocks(even)));
-      };
-      store_half(0, hn::ConcatLowerLower(d, t[2][q], t[0][q]), hn::ConcatLowerLower(d, t[3][q], t[1][q]));
-      store_half(2, hn::ConcatUpperUpper(d, t[2][q], t[0][q]), hn::ConcatUpperUpper(d, t[3][q], t[1][q]));
-    }
-  }
-#endif
-}
-
-/// Packs the transpose of b (width, depth), rows `row` apart, times `factor`. Columns beyond width repeat column 0, so that they never
-/// exceed a row's maximum.
-template <class T>
-void PackTransposed(int64_t depth, int64_t width, const T* b, int64_t row, T factor, T* panels) {
-  for (int64_t j = 0; j < width; j += kPanel<T>, panels += depth * kPanel<T>) {
-    int64_t w = 0;
-    for (; w + kLanes<T> <= std::min(kPanel<T>, width - j); w += kLanes<T>) {
-      const T* from = b + (j + w) * row;
-      int64_t k = 0;
-      for (; k + kLanes<T> <= depth; k += kLanes<T>) TransposeBlock(from + k, row, factor, panels + k * kPanel<T> + w, kPanel<T>);
-      for (; k < depth; ++k)
-        for (int64_t i = 0; i < kLanes<T>; ++i) panels[k * kPanel<T> + w + i] = factor * from[i * row + k];
-    }
-    for (; w < kPanel<T>; ++w) {
-      const T* from = b + (j + w < width ? j + w : 0) * row;
-      for (int64_t k = 0; k < depth; ++k) panels[k * kPanel<T> + w] = factor * from[k];
-    }
-  }
-}
 
 }  // namespace sinkgrad::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
