@@ -138,12 +138,11 @@ void PackGroups(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t firs
 
 /// A where tiles read it: a block's element (i, k) at at[i row + k step].
 template <class U, class T>
-HWY_INLINE Left<U> LeftOf(const GemmProduct<T>& p, int64_t k0, int64_t length, [[maybe_unused]] const U* groups, int64_t i) {
+HWY_INLINE Left<U> LeftOf(const GemmProduct<T>& p, int64_t k0, int64_t length, const U* groups, int64_t i) {
+  if constexpr (!kPairs<U>)
+    if (!groups) return p.ta ? Left<U>{p.a + k0 * p.lda, 1, p.lda} : Left<U>{p.a + k0, p.lda, 1};
   if (p.ta) return {groups + i / kGroup * length * kGroup + i % kGroup - i, 1, kGroup};  // tiles add i rows: the group holds them from its first on
-  if constexpr (kPairs<U>)
-    return {groups, length, 1};
-  else
-    return {p.a + k0, p.lda, 1};
+  return {groups, length, 1};
 }
 
 template <class T, class U>
@@ -152,12 +151,17 @@ void Multiply(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t begin,
   Ahead ahead;
   if (next_begin < next_end) {
     const int64_t j = first_panel * kPanel<T>, columns = std::min(p.n, last_panel * kPanel<T>) - j;
-    if (!groups) ahead.want(p.a + next_begin * p.lda + k0, next_end - next_begin, p.lda, depth);
+    if (!groups && !p.ta) ahead.want(p.a + next_begin * p.lda + k0, next_end - next_begin, p.lda, depth);
     ahead.want(p.c + next_begin * p.ldc + j, next_end - next_begin, p.ldc, columns);
   }
   const int64_t length = elements<U>(depth);
   for (int64_t s = 0; s == 0 || s < length; s += kSlice) {  // once where k is 0
     const bool first = k0 + s == 0;
+    if (const int64_t next = s + kSlice; p.ta && !groups && next < length) {  // columns, which the processor would not fetch by itself
+      ahead = {};
+      ahead.want(p.a + (k0 + next) * p.lda + begin, std::min(kSlice, length - next), p.lda, end - begin);
+      ahead.hurry((last_panel - first_panel) * ((end - begin + kGroup - 1) / kGroup));
+    }
     const GemmTile<T> end_of_tile{first ? p.bias : nullptr, first ? p.beta : T(1), p.c, p.ldc, p.n};
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
       const int64_t j = panel * kPanel<T>;
@@ -210,6 +214,7 @@ constexpr int64_t kBlock = 1024;         // of k: what is packed at a time, at l
 constexpr int64_t kPacked = 1 << 18;     // elements of op(B) that are packed at a time where k allows
 constexpr int64_t kGroups = 16;          // of rows in a tile of C
 constexpr int64_t kWork = 4 << 20;       // multiply-adds that a tile of C is worth
+constexpr int64_t kNarrow = 256;         // rows of a transposed A up to which it is read in place
 constexpr int64_t kLeastWork = 1 << 18;  // multiply-adds that are worth a thread
 
 template <class T, class U>
@@ -246,7 +251,7 @@ void multiply(const GemmProduct<T>& p) {
                 length = quotient_up(deepest, step.together);
   ScratchScope scratch;
   U* packed_b = scratch.take<U>(panels * length * step.panel_columns);
-  U* packed_a = p.ta || !std::is_same_v<T, U> ? scratch.take<U>(groups * length * step.group_rows) : nullptr;
+  U* packed_a = (p.ta && p.lda > kNarrow) || !std::is_same_v<T, U> ? scratch.take<U>(groups * length * step.group_rows) : nullptr;
   // No element's sum depends on how C is cut, so threads may.
   const int64_t workers = std::clamp<int64_t>(p.m * p.n * p.k / kLeastWork, 1, threads_of_loop());
   Parts rows{groups, quotient_up(groups, kGroups)};

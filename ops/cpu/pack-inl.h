@@ -37,7 +37,7 @@ HWY_INLINE Vec<T> ElementsAt(const T* x, Vec<T> factor) {
 template <class U, class T>
 void PackRows(int64_t depth, int64_t width, const T* b, int64_t row, T scale, const T* row_scale, U* panels) {
   constexpr int64_t kTogether = kPairs<U> ? 2 : 1;
-  HWY_ALIGN T filled[2][kPanel<T>];
+  HWY_ALIGN T filled[2][kPanel<T>] = {};  // rows that are narrower than a panel, or missing
   for (int64_t j = 0; j < width; j += kPanel<T>) {
     const int64_t columns = std::min(kPanel<T>, width - j);
     for (int64_t k = 0; k < depth; k += kTogether, panels += kPanel<T>) {
@@ -48,7 +48,7 @@ void PackRows(int64_t depth, int64_t width, const T* b, int64_t row, T scale, co
         rows[t] = b + (k + t) * row + j;
         factors[t] = row_scale && present ? scale * row_scale[k + t] : scale;
         if (present && columns == kPanel<T>) continue;
-        for (int64_t w = 0; w < kPanel<T>; ++w) filled[t][w] = present && w < columns ? rows[t][w] : T(0);
+        for (int64_t w = 0; w < columns; ++w) filled[t][w] = present ? rows[t][w] : T(0);
         rows[t] = filled[t];
       }
       for (int64_t w = 0; w < kPanel<T>; w += kLanes<T>) {

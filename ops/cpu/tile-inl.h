@@ -111,10 +111,15 @@ class Ahead {
       blocks_[count_++] = {reinterpret_cast<const char*>(from), rows, row * static_cast<int64_t>(sizeof(T)),
                            columns * static_cast<int64_t>(sizeof(T))};
   }
+  /// All of it within so many tiles.
+  void hurry(int64_t tiles) {
+    int64_t lines = 0;
+    for (int b = 0; b < count_; ++b) lines += blocks_[b].rows * (blocks_[b].bytes / kLine + 1);
+    lines_ = std::max(lines_, lines / tiles + 1);
+  }
   HWY_INLINE void step() {
     if (block_ == count_) return;
-    constexpr int64_t kLine = 64, kLines = 24;
-    for (int64_t lines = 0; lines < kLines && block_ < count_;) {
+    for (int64_t lines = 0; lines < lines_ && block_ < count_;) {
       const Block& b = blocks_[block_];
       for (int64_t at = 0; at < b.bytes; at += kLine, ++lines) __builtin_prefetch(b.from + done_ * b.row + at, 0, 3);
       if (++done_ >= b.rows) {
@@ -130,9 +135,10 @@ class Ahead {
     int64_t rows, row, bytes;
   };
   static constexpr int kMost = 8;
+  static constexpr int64_t kLine = 64;
   Block blocks_[kMost];
   int count_ = 0, block_ = 0;
-  int64_t done_ = 0;
+  int64_t done_ = 0, lines_ = 24;  ///< lines_: a tile
 };
 
 /// One term of a sum of products: a left operand with element (i, k) at left[i row + k step] and a right operand in panels, of which
