@@ -19,7 +19,7 @@ MODELS = ["mnist_patch7", "mnist_patch4", "set", "text", "vit"]
 
 
 def worker(name, half_steps, threads, processor_time):
-    """Answers {"parameters": true} and {"mode": "eager" or "compiled", "seconds": s}."""
+    """Answers {"parameters": true} and {"mode": "eager" or "compiled", also with "-bf16", "seconds": s}."""
     import torch
     import torch.nn.functional as F
     from torch_models import model_and_batch
@@ -34,13 +34,17 @@ def worker(name, half_steps, threads, processor_time):
         if "parameters" in request:
             return {"parameters": sum(p.numel() for p in model.parameters())}
 
+        mode, _, bf16 = request["mode"].partition("-")
+
         def step():
-            loss = F.cross_entropy(functions[request["mode"]](inputs), labels)
+            with torch.autocast("cpu", torch.bfloat16, enabled=bool(bf16)):
+                logits = functions[mode](inputs)
+            loss = F.cross_entropy(logits.float(), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
-        if request["mode"] == "compiled" and "compiled" not in functions:
+        if mode == "compiled" and "compiled" not in functions:
             functions["compiled"] = torch.compile(model, dynamic=False)
             step()
         step()
@@ -55,7 +59,7 @@ def compare(args, model, half_steps, folder):
     workers = {a: torch_worker.Worker(a, options) for a in args.allocators}
     mine, theirs = [], {(mode, a): [] for mode in args.modes for a in workers}
     for _ in range(args.rounds):
-        entry, _ = torch_worker.ours(args, "steps", name, folder)
+        entry, _ = torch_worker.ours(args, "steps", name, folder, "--precision", args.precision)
         mine.append(entry["seconds"])
         for (mode, allocator), samples in theirs.items():
             samples.append(workers[allocator].ask(mode=mode, seconds=args.seconds))
@@ -85,7 +89,8 @@ def main():
     torch_worker.add_arguments(parser)
     parser.add_argument("--models", type=words, default=MODELS)
     parser.add_argument("--half-steps", type=words, default=["1", "3"])
-    parser.add_argument("--modes", type=words, default=["eager", "compiled"])
+    parser.add_argument("--modes", type=words, default=["eager", "compiled"], help="of PyTorch; with -bf16 under autocast")
+    parser.add_argument("--precision", default="f32", help="of our products: f32 or bf16")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
