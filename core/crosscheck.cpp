@@ -10,9 +10,14 @@ using namespace detail;
 
 GradcheckReport crosscheck(const OpDef& op, size_t sample, Device device, const GradcheckOptions& options) {
   const GradcheckCase c = case_of(op, sample);
-  GradcheckReport r{.op = op.name, .sample = sample, .seed = options.seed, .attrs = {c.attrs.items().begin(), c.attrs.items().end()}};
-  for (const SampleInput& in : c.inputs)
-    if (!in.absent) r.shapes.push_back(in.shape);
+  GradcheckReport r = report_of(c, options);
+  r.sample = sample;
+  r.device = device.backend().name();
+  r.method = "outputs and gradients in f64 and f32 against the CPU in f64";
+  if (!(device.kind() == DeviceKind::cpu ? op.cpu : op.cuda).forward) {
+    r.skipped = cat(op.name, " has no kernels for ", r.device);
+    return r;
+  }
   auto find = [&](const std::string& name, bool ok, double value, const char* detail) { r.findings.push_back({name, ok, value, ok ? "" : detail}); };
 
   for (const DType dtype : {DType::f64, DType::f32}) {
@@ -42,7 +47,7 @@ GradcheckReport crosscheck(const OpDef& op, size_t sample, Device device, const 
     };
     const double out = distance({written.out}, {truth.out}), grad = gradient_error(written.grads, 0, 1),
                  add = gradient_error(added.grads, kPrefill, 2);
-    r.worst.error = std::max({r.worst.error, out, grad, add});
+    r.worst.relative = std::max({r.worst.relative, out, grad, add});
     find("forward" + suffix, out <= out_bound, out, "the output differs from that of the CPU in f64");
     find("backward" + suffix, grad <= grad_bound, grad, "a gradient differs from that of the CPU in f64, or has unwritten entries");
     find("adds" + suffix, add <= grad_bound, add, "with `add` set, on misaligned memory, the gradient must be added to what is there");

@@ -82,6 +82,7 @@ Outcome run(const TapeFunction& f, const GradcheckCase& c, const std::vector<Num
   const Var y = f(tape, vars);
   Outcome o;
   o.out = to_doubles(tape.value(y), device);
+  o.shape = y.shape();
   const Tensor w = cotangent ? tensor_of(y.shape(), dtype, *cotangent).to(device) : Tensor();
   if (cotangent && tape.requires_grad(y))  // added gradients twice: a backward that spoils what it reads differs the second time
     for (int pass = mode == Gradients::added ? 0 : 1; pass < 2; ++pass) tape.backward(y, w, {.retain = pass == 0});
@@ -123,6 +124,18 @@ GradcheckCase case_of(const OpDef& op, size_t sample) {
   if (op.reference) c.reference = [&op, attrs = s.attrs](Tape& t, std::span<const Var> in) { return op.reference(t, in, attrs); };
   require(c.true_gradient || c.reference, op.name, ": a backward that is not the derivative needs a reference that defines it");
   return c;
+}
+
+GradcheckReport report_of(const GradcheckCase& c, const GradcheckOptions& options) {
+  GradcheckReport r{.op = c.name,
+                    .seed = options.seed,
+                    .attrs = {c.attrs.items().begin(), c.attrs.items().end()},
+                    .tolerance = options.tolerance > 0 ? options.tolerance : c.tolerance,
+                    .budget = options.budget};
+  for (size_t k = 0; k < c.inputs.size(); ++k)
+    if (const SampleInput& in = c.inputs[k]; !in.absent)
+      r.inputs.push_back({.number = k, .shape = in.shape, .dtype = in.integer ? DType::i32 : DType::f64, .requires_grad = c.requires_grad(k)});
+  return r;
 }
 
 }  // namespace sinkgrad::detail

@@ -1,4 +1,4 @@
-// One case of the gradient check, run once: shared by the differences (gradcheck.cpp) and the comparison of devices (crosscheck.cpp).
+// One case of the gradient check: how it is run (gradcheck_case.cpp), and how its derivatives are measured (gradcheck_differences.cpp).
 #pragma once
 #include "core/gradcheck.h"
 #include "core/numbers.h"
@@ -14,6 +14,8 @@ struct GradcheckCase {
   bool zero_gradient = false, true_gradient = true;
   double tolerance = 0;
   std::string stream;  ///< names the random stream
+
+  bool requires_grad(size_t input) const { return !inputs[input].absent && !inputs[input].integer && inputs[input].differentiable; }
 };
 /// The case of one sample of an op.
 GradcheckCase case_of(const OpDef& op, size_t sample);
@@ -26,6 +28,7 @@ struct Outcome {
   Numbers out;
   std::vector<Numbers> grads;
   bool inputs_unchanged = true, guards_intact = true;
+  Shape shape = {};  ///< of the output
 };
 
 /// What added gradients start from.
@@ -36,5 +39,60 @@ enum class Gradients { none, written, added };
 /// between guards.
 Outcome run(const TapeFunction& f, const GradcheckCase& c, const std::vector<Numbers>& x, DType dtype, const Numbers* cotangent, Gradients mode,
             Device device = Device::cpu());
+
+/// A way to move the inputs: one element of one input, or all elements of one input at once.
+struct Direction {
+  size_t input = 0, element = 0;
+  Numbers along = {};  ///< one number per element of the input; empty where a single element moves
+  int number = 0;      ///< 0 where a single element moves, else 1, 2, ...
+};
+
+/// The derivatives that are compared: w' J u of each cotangent w with each direction u.
+struct Probes {
+  size_t outputs = 0;
+  std::vector<Numbers> cotangents = {};  ///< empty: every element of the output by itself, which makes a full Jacobian
+  std::vector<Direction> directions = {};
+
+  size_t cotangent_count() const { return cotangents.empty() ? outputs : cotangents.size(); }
+  Numbers cotangent(size_t j) const;
+  /// w' y of every cotangent; of `magnitudes` |w|' y.
+  Numbers project(const Numbers& y, bool magnitudes = false) const;
+};
+Probes probes_for(const GradcheckCase& c, const GradcheckOptions& options, const std::vector<Numbers>& x, size_t outputs);
+
+/// Such as "full Jacobian 12 x 12", for a report.
+std::string method_of(const GradcheckCase& c, const Probes& probes);
+
+/// A derivative for each cotangent of each direction, [direction][cotangent], and how far it may be off.
+struct Derivatives {
+  std::vector<Numbers> value, bar;
+};
+
+/// The first step of the differences relative to max(1, |x|). The extrapolation leaves h^4 of truncation, the rounding is 1e-16 / h.
+constexpr double kStep = 2e-4;
+/// Central and second differences of the output for one step: (f(x+hu) - f(x-hu)) / 2h and (f(x+hu) - 2 f(x) + f(x-hu)) / h, `middle` is f(x);
+/// and what the rounding of the output alone does to the first.
+struct Difference {
+  Numbers first, second, rounding;
+};
+Difference difference(const GradcheckCase& c, const std::vector<Numbers>& x, const Numbers& middle, const Direction& d, double h);
+/// 1, or |x| of a single element that is larger: what steps are multiplied by.
+double step_scale(const std::vector<Numbers>& x, const Direction& d);
+/// Central differences at h and h/2, extrapolated. The bar is their distance, or that to a third one, and what the second difference at h/2
+/// leaves of that at h, which shows a kink at x itself. Where it exceeds the tolerance shorter steps are tried; the least bar counts.
+Derivatives differences(const GradcheckCase& c, const std::vector<Numbers>& x, const Probes& probes);
+/// The same from a backward, that of `f`.
+Derivatives derivatives(const TapeFunction& f, const GradcheckCase& c, const std::vector<Numbers>& x, const Probes& probes);
+
+/// Fills the report's inputs and worst entry from the two. A derivative is wrong when its error exceeds the tolerance, and cannot be
+/// verified when the bar does; then it is wrong only far beyond the bar.
+void compare(const GradcheckCase& c, const Probes& probes, const Shape& out, const Derivatives& analytic, const Derivatives& numeric,
+             GradcheckReport* r);
+/// Sums over the report's inputs.
+int64_t bad(const GradcheckReport& r);
+int64_t unverifiable(const GradcheckReport& r);
+
+/// The report without its results: what is checked, on which inputs.
+GradcheckReport report_of(const GradcheckCase& c, const GradcheckOptions& options);
 
 }  // namespace sinkgrad::detail

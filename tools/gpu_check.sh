@@ -71,12 +71,12 @@ print(":".join(sorted({d for r in roots for d in glob.glob(r + "/nvidia/**/lib",
   printf '{\n  "commit": "%s", "date": "%s",\n  ' "$(cat "$here/commit")" "$(date -u +%F)" >>"$json"
   part device 20 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
   part info 20 "${ours[@]}" "$here/bin/sinkgrad" info
-  part gradcheck 70 "${ours[@]}" "$here/bin/sinkgrad" gradcheck --device cuda
+  part gradcheck 70 "${ours[@]}" "$here/bin/sinkgrad" gradcheck --strict --device cuda
   part cuda_tests 70 "${ours[@]}" "$here/bin/cuda_tests"
-  part gradcheck_cudnn 20 "${ours[@]}" SINKGRAD_BATCH_NORM=cudnn "$here/bin/sinkgrad" gradcheck --device cuda --op batch_norm_train
+  part gradcheck_cudnn 20 "${ours[@]}" SINKGRAD_BATCH_NORM=cudnn "$here/bin/sinkgrad" gradcheck --strict --device cuda --op batch_norm_train
   if command -v compute-sanitizer >/dev/null; then
-    part memcheck 60 "${ours[@]}" compute-sanitizer --error-exitcode 9 "$here/bin/sinkgrad" gradcheck --device cuda --op sinkhorn_attention
-    part racecheck 60 "${ours[@]}" compute-sanitizer --tool racecheck --error-exitcode 9 "$here/bin/sinkgrad" gradcheck --device cuda --op sinkhorn_attention
+    part memcheck 60 "${ours[@]}" compute-sanitizer --error-exitcode 9 "$here/bin/sinkgrad" gradcheck --strict --device cuda --op sinkhorn_attention
+    part racecheck 60 "${ours[@]}" compute-sanitizer --tool racecheck --error-exitcode 9 "$here/bin/sinkgrad" gradcheck --strict --device cuda --op sinkhorn_attention
   else
     echo "gpu_check: compute-sanitizer is not on this machine, memcheck and racecheck are skipped" >&2
   fi
