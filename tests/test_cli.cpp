@@ -317,6 +317,16 @@ TEST_CASE("what cannot be written or read is no success") {
   CHECK(run(recipe.train("run", "-q")).code == 0);
 }
 
+TEST_CASE("train --check-finite names the op and module of the first bad value, and passes sound runs") {
+  const TinyRecipe recipe;
+  const Result sound = run(recipe.train("sound", "-q --check-finite"));
+  CHECK(sound.code == 0);
+  const Result bad = run(recipe.train("bad", "-q --check-finite --set optimizer.lr=1e37"));
+  CHECK(bad.code == 1);
+  CHECK_THAT(bad.err, Contains("not finite at update ") && Contains("(record ") && Contains("module ") && Contains(" in "));
+  CHECK(std::count(bad.err.begin(), bad.err.end(), '\n') == 1);
+}
+
 TEST_CASE("an unknown instruction set is refused") {
   const Result result = run("info", "SINKGRAD_INSTRUCTIONS=sse9");
   CHECK(result.code == 2);

@@ -196,6 +196,7 @@ TEST_CASE("the program inspects a head of a checkpoint on a chosen item") {
 TEST_CASE("wrong use is told in a sentence and writes nothing") {
   const TemporaryFolder folder;
   write_file(folder / "c.txt", "1 2\n3\n");
+  write_file(folder / "noise.npy", "noise");
   write_file(folder / "vector.npy", npy_bytes(Tensor({3}, DType::f64)));
   for (const auto& [arguments, code, message] : std::vector<std::tuple<std::string, int, std::string>>{
            {"", 2, "requires one of a file, --matrix and --size, got none"},
@@ -207,7 +208,12 @@ TEST_CASE("wrong use is told in a sentence and writes nothing") {
            {"--size 3 --half-steps 0", 2, "--half-steps"},
            {"--size 3 --mask-rows 3", 2, "masked query must lie in 0..2, got 3"},
            {"--size 2 --cotangent c.txt", 2, "c.txt, line 2"},
-           {"--matrix '1 nan'", 2, "scores must be finite, or -inf to exclude an entry, got nan at row 0, column 1"},
+           {"--matrix '1 nan'", 2, "scores must lie within +-1e+300, or be -inf to exclude an entry, got nan at row 0, column 1"},
+           {"--size 3 --spread 1e305", 2, "scores must lie within"},
+           {"--size 3 --out ''", 2, "--out must name the files to write, got ''"},
+           {"--size 3 --out ./", 2, "--out must name the files to write, got './'"},
+           {".", 2, ".: is a folder; requires a file of scores or a checkpoint"},
+           {"noise.npy", 2, "noise.npy: is no .npy file"},
            {"--size 5000 5000", 2, "at most 4194304 scores"},
            {"c.txt --spread 2", 2, "--spread"},
        }) {

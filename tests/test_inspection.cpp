@@ -1,10 +1,12 @@
-// The numbers of an inspection against a plain recomputation, and against what is known of Sinkhorn.
+// The numbers of an inspection, also as they stand in its JSON, against a plain recomputation, and against what is known of Sinkhorn.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "core/rng.h"
 #include "nn/inspect/inspection.h"
+#include "tools/ui/inspection_data.h"
 
 using namespace sinkgrad;
 using Catch::Matchers::Contains;
@@ -86,6 +88,22 @@ double difference(const Numbers& a, const Wides& b) {
 
 double difference(const Numbers& a, const Numbers& b) { return difference(a, Wides(b.begin(), b.end())); }
 
+/// All half-steps one after another.
+Wides joined(const std::vector<Wides>& steps) {
+  Wides all;
+  for (const Wides& step : steps) all.insert(all.end(), step.begin(), step.end());
+  return all;
+}
+
+/// A nested list of numbers, row-major.
+Numbers flattened(const nlohmann::json& list) {
+  if (list.is_number()) return {list.get<double>()};
+  Numbers all;
+  for (const auto& part : list)
+    for (double x : flattened(part)) all.push_back(x);
+  return all;
+}
+
 struct Sums {
   Numbers rows, columns;
   Sums(const Numbers& matrix, int64_t n, int64_t m) : rows(static_cast<size_t>(n)), columns(static_cast<size_t>(m)) {
@@ -148,6 +166,23 @@ TEST_CASE("20 random matrices: every number agrees with a recomputation, and the
       CHECK(std::abs(i.convergence.dual[k] - s.dual) < 1e-10 * std::max(1.0, std::abs(dual)));
       if (k > 0) CHECK(s.dual >= i.steps[k - 1].dual - 1e-12 * std::abs(dual));
     }
+    const auto json = nlohmann::json::parse(inspection_json(i, {}).dump());
+    const auto in_json = [&](const char* name) { return flattened(json.at(name)); };
+    CHECK(difference(in_json("f"), joined(r.f)) < 1e-10);
+    CHECK(difference(in_json("g"), joined(r.g)) < 1e-10);
+    CHECK(difference(in_json("P"), joined(r.plan)) < 1e-10);
+    CHECK(difference(in_json("gbar_f"), joined(r.f_cotangent)) < 1e-10);
+    CHECK(difference(in_json("gbar_g"), joined(r.g_cotangent)) < 1e-10);
+    CHECK(difference(in_json("dC_step"), joined(r.contribution)) < 1e-10);
+    CHECK(difference(in_json("dC_direct"), r.direct) < 1e-10);
+    CHECK(difference(in_json("dC"), r.total) < 1e-10);
+    for (size_t k = 0; k < i.steps.size(); ++k) {
+      const InspectedStep& s = i.steps[k];
+      const Numbers shown = {in_json("err_row")[k], in_json("err_col")[k], in_json("dual")[k], in_json("entropy")[k], in_json("largest")[k]};
+      CHECK(shown == Numbers{s.row_error, s.column_error, s.dual, s.entropy, s.largest});
+      CHECK(flattened(json["row_sum"][k]) == s.row_sums);
+      CHECK(flattened(json["col_sum"][k]) == s.column_sums);
+    }
     CHECK(difference(i.direct, r.direct) < 1e-10);
     CHECK(difference(i.gradient, r.total) < 1e-10);
     CHECK(difference(i.contributions_from(1), i.gradient) < 1e-12);
@@ -194,6 +229,31 @@ TEST_CASE("spectra: softmax has rank n(m-1), the limit is symmetric of rank (n-1
   REQUIRE(flat.jacobians[0].singular_values.size() == 8);
   for (size_t k = 0; k < 8; ++k) CHECK(flat.jacobians[0].singular_values[k] == Approx(k < 6 ? 0.25 : 0).margin(1e-15));
   CHECK(inspect(randn({21, 20}, 1), {}).jacobians.empty());
+}
+
+TEST_CASE("singular values are those of a Jacobian computed row by row: their squares and fourth powers sum to its traces") {
+  const Tensor scores = randn({3, 4}, 8);
+  for (const int l : {1, 3, 4}) {
+    std::vector<Wides> jacobian;
+    for (size_t k = 0; k < 12; ++k) {
+      Numbers unit(12);
+      unit[k] = 1;
+      jacobian.push_back(Recomputed(scores, unit, l, {0, 1, 2}, {0, 1, 2, 3}).total);
+    }
+    Wide squares = 0, fourths = 0;  // traces of J J' and of its square
+    for (const Wides& a : jacobian)
+      for (const Wides& b : jacobian) {
+        const Wide product = std::inner_product(a.begin(), a.end(), b.begin(), Wide(0));
+        fourths += product * product;
+        if (&a == &b) squares += product;
+      }
+    const Inspection i = inspect(scores, {.half_steps = l});
+    const InspectedJacobian& shown = i.jacobians[l == 1 ? 0 : 1];
+    double shown_squares = 0, shown_fourths = 0;
+    for (double s : shown.singular_values) shown_squares += s * s, shown_fourths += s * s * s * s;
+    CHECK(shown_squares == Approx(static_cast<double>(squares)).epsilon(1e-10));
+    CHECK(shown_fourths == Approx(static_cast<double>(fourths)).epsilon(1e-10));
+  }
 }
 
 TEST_CASE("the Jacobian grows symmetric with the half-steps") {

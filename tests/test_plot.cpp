@@ -8,7 +8,7 @@
 
 #include "core/check.h"
 #include "core/file.h"
-#include "temporary_folder.h"
+#include "program.h"
 #include "tools/ui/canvas.h"
 #include "tools/ui/curves.h"
 #include "tools/ui/html.h"
@@ -283,6 +283,40 @@ TEST_CASE("runs that differ only in the seed are joined: median and least to gre
   CHECK(chart.series[0].label == "mnist, iterations 1, train (3 seeds)");
   CHECK(chart.series[2].low.empty());
   CHECK_THROWS_AS(learning_curves(groups, "f1", {"test"}, CurveAxis::epoch, false), InputError);
+}
+
+TEST_CASE("what differs among groups is listed, the seed only where each run stands alone") {
+  const RunFolder folder;
+  folder.add("a1", 1, 1, {0.5});
+  folder.add("a2", 1, 2, {0.5});
+  folder.add("b1", 5, 3, {0.4});
+  const std::vector<Run> runs = load_runs({folder.path.string()});
+  using Rows = std::vector<std::vector<std::string>>;
+  CHECK(differing_options(group_runs(runs, true)) == Rows{{"model.iterations", "1", "5"}});
+  CHECK(differing_options(group_runs(runs, false)) == Rows{{"model.iterations", "1", "1", "5"}, {"seed", "1", "2", "3"}});
+  CHECK(differing_options(group_runs({runs[0]}, true)).empty());
+  std::vector<Run> bare = {runs[0], runs[2]};
+  bare[1].config.erase("model");
+  CHECK(differing_options(group_runs(bare, true)) == Rows{{"model.iterations", "1", ""}, {"model.name", "vit", ""}, {"seed", "1", "3"}});
+}
+
+TEST_CASE("the page of two groups has medians with their ranges and the differences between the two") {
+  const RunFolder folder;
+  folder.add("a1", 1, 1, {0.9, 0.5});
+  folder.add("a2", 1, 2, {0.7, 0.1});
+  folder.add("a3", 1, 3, {0.8, 0.3});
+  folder.add("b1", 5, 1, {0.6, 0.7});
+  const std::string out = folder / "page.html";
+  REQUIRE(run("plot " + folder.path.string() + " --group-seeds --split test --out " + out).code == 0);
+  const std::string page = read_file(out, 1 << 20);
+  CHECK_THAT(page, Contains("<td>mnist, iterations 1</td><td class=\"number\">3</td><td>test</td><td class=\"number\">0.3</td>"
+                            "<td class=\"number\">2</td><td>0.3 (0.1 to 0.5)</td>"));
+  CHECK_THAT(page, Contains("<td>second \u2212 first</td><td class=\"number\"></td><td>test</td><td class=\"number\">0.3</td>"
+                            "<td class=\"number\"></td><td>0.4</td>"));  // least losses 0.3 and 0.6, last ones 0.3 and 0.7
+  CHECK_THAT(page, Contains("<td class=\"number\">\u22120.3</td><td class=\"number\"></td><td>\u22120.4</td>"));  // accuracies, the other way round
+  CHECK_THAT(page, Contains("<td>model.iterations</td><td class=\"number\">1</td><td class=\"number\">5</td>"));
+  REQUIRE(run("plot " + folder.path.string() + " --split test --out " + out).code == 0);
+  CHECK_THAT(read_file(out, 1 << 20), !Contains("second \u2212 first") && Contains("<td>seed</td>"));
 }
 
 TEST_CASE("values that are not finite are counted, not hidden; of repeated records the last counts; long runs are thinned") {

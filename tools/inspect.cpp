@@ -1,9 +1,10 @@
-// `sinkgrad inspect`: what Sinkhorn does to a matrix or an attention head, half-step by half-step, forward and backward. Writes a page, JSON and
-// .npz of the same numbers.
+// `sinkgrad inspect`: what Sinkhorn does to a matrix or an attention head, half-step by half-step, forward and backward; or two of them side by
+// side. Writes a page, JSON and .npz of the same numbers.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "tools/experiment.h"
 #include "tools/option_checks.h"
 #include "tools/shared_options.h"
+#include "tools/ui/comparison_page.h"
 #include "tools/ui/inspection_page.h"
 #include "tools/ui/matrix.h"
 
@@ -27,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct InspectCommand {
-  std::string subject, matrix, cotangent, out = "inspect", split = "test";
+  std::string subject, matrix, cotangent, against, out = "inspect", split = "test";
   std::vector<int64_t> size, masked_rows, masked_columns;
   std::vector<std::string> data;
   std::optional<int> half_steps;
@@ -41,6 +43,7 @@ struct Subject {
   Tensor scores;
   InspectionOptions options;
   InspectionSource source;
+  Numbers item = {};  ///< what the model saw; empty for other scores
 };
 
 /// Normal numbers times `spread`.
@@ -96,7 +99,7 @@ Subject head_subject(const InspectCommand& command) {
   tape.backward(cross_entropy(logits, tape.leaf(batch.labels), 0, Smoothing::torch, kNoLabel));
   const HeadScores head = head_scores(attention, 0, command.head);
 
-  Subject subject{head.scores, head.options};
+  Subject subject{.scores = head.scores, .options = head.options, .source = {}, .item = to_doubles(batch.inputs.view())};
   subject.source = {
       .title = fmt::format("Layer {}, head {} of {}, {} item {}", command.layer, command.head, command.subject, command.split, command.item),
       .row_name = "query",
@@ -124,6 +127,8 @@ Subject head_subject(const InspectCommand& command) {
 Subject open_subject(const InspectCommand& command) {
   const int given = !command.subject.empty() + !command.matrix.empty() + !command.size.empty();
   require<InputError>(given == 1, "inspect: requires one of a file, --matrix and --size, got ", given == 0 ? "none" : "several");
+  require<InputError>(!fs::is_directory(command.subject), command.subject,
+                      ": is a folder; requires a file of scores or a checkpoint, such as best.safetensors of a run");
   Subject subject = !command.size.empty()                       ? random_subject(command)
                     : command.subject.ends_with(".safetensors") ? head_subject(command)
                                                                 : matrix_subject(command);
@@ -137,19 +142,63 @@ Subject open_subject(const InspectCommand& command) {
   return subject;
 }
 
+/// What --against names: the same scores with another number of half-steps, or other scores.
+Subject other_subject(const InspectCommand& command, const Subject& first) {
+  int half_steps = 0;
+  const char* end = command.against.data() + command.against.size();
+  if (const auto [stop, error] = std::from_chars(command.against.data(), end, half_steps); error == std::errc() && stop == end) {
+    Subject other = first;
+    other.options.half_steps = half_steps;
+    return other;
+  }
+  InspectCommand other = command;
+  other.subject = command.against;
+  other.matrix.clear();
+  other.size.clear();
+  return open_subject(other);
+}
+
+ComparedSide inspected(const InspectCommand& command, Subject subject) {
+  subject.source.attributes["version"] = SINKGRAD_VERSION;
+  if (!subject.options.cotangent) subject.source.details += fmt::format("W is drawn from a normal distribution, seed {}.", command.seed);
+  return {inspect(subject.scores, subject.options), std::move(subject.source)};
+}
+
+/// What makes two sides differ besides what was asked for.
+std::vector<std::string> notes_on(const Subject& a, const Subject& b) {
+  std::vector<std::string> notes;
+  if (!a.item.empty() && !b.item.empty() && a.item != b.item) notes.push_back("the two models do not see the same item: their data differ");
+  if (a.options.masked_keys != b.options.masked_keys || a.options.masked_queries != b.options.masked_queries)
+    notes.push_back("other rows or columns are excluded in B than in A");
+  return notes;
+}
+
+/// The page appears last: when it is there, so are its numbers.
+void write_files(const std::string& name, const std::vector<std::pair<std::string, Tensor>>& arrays, const nlohmann::ordered_json& json,
+                 const std::string& page, const std::string& text) {
+  write_npz(name + ".npz", arrays);
+  write_file(name + ".json", json.dump() + "\n");
+  write_file(name + ".html", page);
+  fmt::print("{0}written: {1}.html, {1}.json, {1}.npz\n", text, name);
+}
+
 void inspect_subject(const InspectCommand& command) {
+  require<InputError>(fs::path(command.out).has_filename(), "inspect: --out must name the files to write, got '", command.out, "'");
   const fs::path folder = fs::path(command.out).parent_path();
   require<IoError>(folder.empty() || fs::is_directory(folder), folder.string(), ": the folder of --out does not exist");
-  Subject subject = open_subject(command);
-  const Inspection inspection = inspect(subject.scores, subject.options);
-  InspectionSource& source = subject.source;
-  source.attributes["version"] = SINKGRAD_VERSION;
-  if (!subject.options.cotangent) source.details += fmt::format("W is drawn from a normal distribution, seed {}.", command.seed);
-  write_file(command.out + ".html",
-             inspection_page(inspection, source, fmt::format("sinkgrad {} \u00b7 inspect \u00b7 float64 on the CPU", SINKGRAD_VERSION)));
-  write_file(command.out + ".json", inspection_json(inspection, source).dump() + "\n");
-  write_npz(command.out + ".npz", inspection_arrays(inspection));
-  fmt::print("{0}written: {1}.html, {1}.json, {1}.npz\n", inspection_text(inspection, source), command.out);
+  const std::string subtitle = fmt::format("sinkgrad {} \u00b7 inspect \u00b7 float64 on the CPU", SINKGRAD_VERSION);
+  const Subject subject = open_subject(command);
+  if (command.against.empty()) {
+    const auto [inspection, source] = inspected(command, subject);
+    write_files(command.out, inspection_arrays(inspection), inspection_json(inspection, source), inspection_page(inspection, source, subtitle),
+                inspection_text(inspection, source));
+    return;
+  }
+  const Subject other = other_subject(command, subject);
+  Comparison comparison{.a = inspected(command, subject), .b = inspected(command, other), .change = {}, .notes = notes_on(subject, other)};
+  comparison.change = difference(comparison.a.inspection, comparison.b.inspection);
+  write_files(command.out, comparison_arrays(comparison), comparison_json(comparison), comparison_page(comparison, subtitle),
+              comparison_text(comparison));
 }
 
 }  // namespace
@@ -159,7 +208,8 @@ void add_inspect(CLI::App& app) {
   CLI::App* command = app.add_subcommand("inspect", "Show what Sinkhorn does to scores and gradients, half-step by half-step");
   command->footer(
       "Example: sinkgrad inspect --size 6 8 --spread 2 --half-steps 5\n"
-      "         sinkgrad inspect runs/sinkformer/best.safetensors --layer 0 --head 1 --item 3 --out head");
+      "         sinkgrad inspect runs/sinkformer/best.safetensors --layer 0 --head 1 --item 3 --out head\n"
+      "         sinkgrad inspect --size 8 --half-steps 1 --against 5 --out softmax_or_sinkhorn");
   CLI::Option* subject = command->add_option("subject", options->subject,
                                              "a matrix of scores (text, CSV, JSON, .npy; - is standard input), or a checkpoint NAME.safetensors");
   CLI::Option* matrix = command->add_option("--matrix", options->matrix, "the scores themselves, such as \"1 2; 3 5\"")->excludes(subject);
@@ -185,6 +235,10 @@ void add_inspect(CLI::App& app) {
   command->add_option("--item", options->item, "the item that the model sees, counted from 0")->check(natural_number)->capture_default_str();
   command->add_option("--split", options->split, "test or train")->check(CLI::IsMember({"test", "train"}))->capture_default_str();
   add_data_option(*command, options->data);
+  command
+      ->add_option("--against", options->against,
+                   "compare: a number of half-steps for the same scores, or another matrix or checkpoint, inspected with the same options")
+      ->check(CLI::Validator([](const std::string& s) { return s.empty() ? "must be a number of half-steps or a file" : ""; }, ""));
   command->add_option("-o,--out", options->out, "what to write: NAME.html, NAME.json and NAME.npz")->capture_default_str();
   command->callback([options] { inspect_subject(*options); });
 }

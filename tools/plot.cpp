@@ -30,20 +30,49 @@ std::string metric_in_file(const std::string& name, const std::vector<std::strin
   if (has(name)) return name;
   if (name == "accuracy" && has("acc")) return "acc";
   std::string list;
-  for (const std::string& each : known) list += (list.empty() ? "" : ", ") + each;
+  bool attention = false;
+  for (const std::string& each : known) each.starts_with("attention.") ? void(attention = true) : void(list += (list.empty() ? "" : ", ") + each);
+  if (attention) list += ", attention.LAYER.HEAD.NAME";
   throw InputError(cat("plot: no run has measured '", name, "'", did_you_mean(name, known), known.empty() ? "" : "; there are ", list));
 }
 
-/// The best and the last value of a curve; the best is the least loss and the greatest of anything else.
-std::vector<std::string> summary(const Curve& curve, bool least) {
-  size_t best = curve.x.size();
-  for (size_t i = 0; i < curve.x.size(); ++i) {
-    if (!std::isfinite(curve.median[i])) continue;
-    const bool better = best == curve.x.size() || (least ? curve.median[i] < curve.median[best] : curve.median[i] > curve.median[best]);
-    if (better) best = i;
+/// The best (the least loss, the greatest of anything else) and the last value of a curve; NaN where it has no finite one.
+struct Summary {
+  double best = NAN, at = NAN, last = NAN, low = NAN, high = NAN;  ///< low and high: over seeds, of the last
+
+  Summary(const Curve& curve, bool least) {
+    for (size_t i = 0; i < curve.x.size(); ++i) {
+      const double value = curve.median[i];
+      if (!std::isfinite(value) || (least ? value >= best : value <= best)) continue;
+      best = value, at = curve.x[i];
+    }
+    last = curve.median.back(), low = curve.low.back(), high = curve.high.back();
   }
-  if (best == curve.x.size()) return {"", "", "NaN"};
-  return {format_number(curve.median[best]), format_number(curve.x[best]), format_number(curve.median.back())};
+};
+
+/// "" for NaN: nothing was measured.
+std::string cell(double value) { return std::isnan(value) ? "" : format_number(value); }
+
+/// A row per group and split; of two groups also how far the second is from the first.
+std::vector<std::vector<std::string>> table_rows(const std::vector<RunGroup>& groups, const std::vector<std::string>& splits,
+                                                 const std::string& metric, CurveAxis axis, bool least) {
+  std::vector<std::vector<std::string>> rows;
+  for (const std::string& split : splits) {
+    std::vector<Summary> summaries;
+    for (const RunGroup& group : groups) {
+      const Curve curve = learning_curve(group, metric, split, axis);
+      if (curve.x.empty()) continue;
+      const Summary s(curve, least);
+      summaries.push_back(s);
+      const std::string range = group.runs.size() > 1 ? fmt::format(" ({} to {})", format_number(s.low), format_number(s.high)) : "";
+      rows.push_back({group.label, std::to_string(group.runs.size()), split, cell(s.best), cell(s.at), format_number(s.last) + range,
+                      curve.nonfinite ? std::to_string(curve.nonfinite) : ""});
+    }
+    if (groups.size() == 2 && summaries.size() == 2)
+      rows.push_back(
+          {"second \u2212 first", "", split, cell(summaries[1].best - summaries[0].best), "", cell(summaries[1].last - summaries[0].last), ""});
+  }
+  return rows;
 }
 
 std::string page(const PlotOptions& options, const std::vector<RunGroup>& groups, const std::vector<std::string>& splits, CurveAxis axis) {
@@ -51,25 +80,15 @@ std::string page(const PlotOptions& options, const std::vector<RunGroup>& groups
   std::vector<std::string> charts;
   for (const std::string& metric : options.metrics) {
     LineChart chart = learning_curves(groups, metric, splits, axis, options.logarithmic);
-    chart.width = 640;  // two beside each other
+    chart.width = 600;  // two beside each other
     charts.push_back(line_chart(chart));
   }
   page.figure(charts);
   for (const std::string& metric : options.metrics) {
     const bool least = metric.find("loss") != std::string::npos || metric == "ppl";
-    std::vector<std::vector<std::string>> rows;
-    for (const RunGroup& group : groups) {
-      for (const std::string& split : splits) {
-        const Curve curve = learning_curve(group, metric, split, axis);
-        if (curve.x.empty()) continue;
-        std::vector<std::string> row = {group.label, std::to_string(group.runs.size()), split};
-        for (std::string& cell : summary(curve, least)) row.push_back(std::move(cell));
-        row.push_back(curve.nonfinite ? std::to_string(curve.nonfinite) : "");
-        rows.push_back(std::move(row));
-      }
-    }
-    page.table({"run", "seeds", "split", least ? "least" : "greatest", "at " + options.axis, "last", "not finite"}, rows,
-               metric + (options.group_seeds ? " (median over seeds)" : ""));
+    page.table({"run", "seeds", "split", least ? "least" : "greatest", "at " + options.axis, "last", "not finite"},
+               table_rows(groups, splits, metric, axis, least),
+               (metric == "acc" ? "accuracy" : metric) + (options.group_seeds ? " (median over seeds; least to greatest)" : ""));
   }
   if (options.attention) {
     page.section("Attention");
@@ -77,6 +96,11 @@ std::string page(const PlotOptions& options, const std::vector<RunGroup>& groups
     for (const AttentionCharts& layer : attention_charts(groups, axis)) page.figure(layer.charts);
   }
   page.section("Configurations");
+  if (const auto options_that_differ = differing_options(groups); !options_that_differ.empty()) {
+    std::vector<std::string> columns = {"option"};
+    for (const RunGroup& group : groups) columns.push_back(group.label);
+    page.table(columns, options_that_differ, "What differs.");
+  }
   for (const RunGroup& group : groups) page.code(group.runs[0]->config.dump(2, ' ', false, nlohmann::json::error_handler_t::replace), group.label);
   return page.str();
 }

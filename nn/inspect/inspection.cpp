@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "nn/inspect/difference.h"
 #include "nn/inspect/problem.h"
 
 namespace sinkgrad {
@@ -17,15 +18,6 @@ double sum_of(const Numbers& v) {
 }
 
 Numbers numbers_of(const Tensor& t) { return to_doubles(t.view()); }
-
-/// Mean entropy over the rows, of each row as a distribution.
-double mean_entropy(const Numbers& plan, const Numbers& row_sums) {
-  const size_t n = row_sums.size(), m = plan.size() / n;
-  double entropy = 0;
-  for (size_t k = 0; k < plan.size(); ++k)
-    if (const double p = plan[k] / row_sums[k / m]; p > 0) entropy -= p * std::log(p);
-  return entropy / static_cast<double>(n);
-}
 
 /// The half-steps on a tape, before and after its backward.
 class UnrolledTape {
@@ -81,7 +73,7 @@ class UnrolledTape {
     s.row_error = row_error(plan, n, m);
     s.column_error = column_error(plan, n, m);
     s.dual = sum_of(own_f) + problem_.column_target() * sum_of(g) - (sum_of(plan) - static_cast<double>(n));
-    s.entropy = mean_entropy(plan, row_sums);
+    s.entropy = sum_of(row_entropies(plan, n, m)) / static_cast<double>(n);
     s.largest = largest(plan);
     const Numbers cotangent = to_doubles(tape_.grad(potentials_[k]));
     s.f_cotangent = problem_.spread_rows(on_rows ? cotangent : Numbers(f.size()));

@@ -91,7 +91,7 @@ struct Inspection {
   Numbers contributions_from(int first) const;
 };
 
-/// Scores (n, m) f64, finite or -inf (which excludes an entry). ShapeError and InputError name what is required.
+/// Scores (n, m) f64 within +-1e300, or -inf (which excludes an entry). ShapeError and InputError name what is required.
 Inspection inspect(const Tensor& scores, const InspectionOptions& options);
 
 }  // namespace sinkgrad

@@ -8,6 +8,7 @@ namespace sinkgrad {
 namespace {
 
 constexpr double kExcluded = -std::numeric_limits<double>::infinity();
+constexpr double kMostScore = 1e300;               // differences of scores must be finite
 constexpr int64_t kMostValues = int64_t{1} << 22;  // half-steps x rows x columns: about 150 MB of JSON
 
 void check(const Tensor& scores, const InspectionOptions& options) {
@@ -22,8 +23,8 @@ void check(const Tensor& scores, const InspectionOptions& options) {
   const int64_t m = scores.shape()[1];
   int64_t at = 0;
   for (double score : scores.span<double>()) {
-    require<InputError>(score < std::numeric_limits<double>::infinity(), "inspect: scores must be finite, or -inf to exclude an entry, got ", score,
-                        " at row ", at / m, ", column ", at % m);
+    require<InputError>(std::abs(score) <= kMostScore || score == kExcluded, "inspect: scores must lie within +-", kMostScore,
+                        ", or be -inf to exclude an entry, got ", score, " at row ", at / m, ", column ", at % m);
     ++at;
   }
   if (options.cotangent)

@@ -22,7 +22,7 @@ std::string plan_map(const std::string& title, const std::vector<double>& plan, 
                    .low = 0.0,
                    .column_sums = true,
                    .column_reference = 1.0,
-                   .size = 170});
+                   .size = 150});
 }
 
 /// Tracks of particles in the plane, every `stride` steps, with their first and last places as dots.

@@ -46,7 +46,7 @@ std::string chart_of(const std::vector<RunGroup>& groups, int layer, int heads, 
                   .references = quantity.references,
                   .log_y = quantity.logarithmic,
                   .x_integers = true,
-                  .width = 430,
+                  .width = 400,
                   .height = 300};
   const auto add = [&](const RunGroup& group, int first_head, int end_head, const std::string& label, int color, size_t name, bool band) {
     std::vector<std::string> metrics;

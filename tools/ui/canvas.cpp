@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kFont = "font-family=\"system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif\"";
 
 // Okabe and Ito's colours, the pale ones darkened on white and the dark ones lightened on black.
-constexpr const char* kLight[kPaletteSize] = {"#0072b2", "#d55e00", "#009e73", "#b5588f", "#c98500", "#3f9fd6", "#555555"};
+constexpr const char* kLight[kPaletteSize] = {"#0072b2", "#d55e00", "#009e73", "#b5588f", "#c98500", "#3a97cd", "#555555"};
 constexpr const char* kDark[kPaletteSize] = {"#5ab4f0", "#ff8f4d", "#35c79b", "#e79fca", "#f0b93a", "#9ad6fa", "#b8bcc4"};
 
 std::string palette(const char* const* colors) {
@@ -27,11 +27,12 @@ std::string style_sheet() {
       ".sg .axis{{stroke:#8b939e}}.sg .reference{{stroke:#5a626e;stroke-dasharray:2 3}}.sg .curve{{fill:none;stroke-width:1.8;stroke-linejoin:round}}"
       ".sg .dashed{{stroke-dasharray:4 2.5;stroke-width:1.3}}.sg .band{{fill-opacity:.18}}.sg .cross{{fill:none;stroke-width:1.6}}.sg "
       ".empty{{fill:#e9ebee}}"
-      ".sg .hatch{{stroke:#8b939e}}.sg .cells{{image-rendering:pixelated}}.sg .box{{fill:#f4f5f7;stroke:#8b939e}}.sg "
+      ".sg .halo{{stroke:#fff;stroke-width:3px;paint-order:stroke}}.sg .hatch{{stroke:#8b939e}}.sg .cells{{image-rendering:pixelated}}.sg "
+      ".box{{fill:#f4f5f7;stroke:#8b939e}}.sg "
       ".leaf{{fill:#fff;stroke-dasharray:3 2}}.sg .half{{fill:#eef5fa}}.sg .oncell{{fill:#fff}}.sg .oncell.pale{{fill:#111}}{}"
       "@media screen and (prefers-color-scheme:dark){{.sg .bg{{fill:#15181d}}.sg text{{fill:#e4e7eb}}.sg .small,.sg .tick{{fill:#a3abb6}}"
       ".sg .grid{{stroke:#2c3139}}.sg .axis{{stroke:#767e8a}}.sg .reference{{stroke:#a3abb6}}.sg .empty{{fill:#2c3139}}.sg "
-      ".box{{fill:#1f242b}}.sg .leaf{{fill:#15181d}}.sg .half{{fill:#1a2733}}"
+      ".halo{{stroke:#15181d}}.sg .box{{fill:#1f242b}}.sg .leaf{{fill:#15181d}}.sg .half{{fill:#1a2733}}"
       ".sg .oncell{{fill:#fff}}.sg .oncell.pale{{fill:#111}}{}}}</style>",
       palette(kLight), palette(kDark));
   return sheet;
@@ -131,10 +132,12 @@ double Canvas::paragraph(double x, double y, double width, std::string_view cont
 
 std::string Canvas::finish(std::string_view title, std::string_view description, double width, double height) const {
   const std::string name = escape_markup(title);
+  constexpr double kReadable = 0.75;  // pages shrink charts to narrow screens, but not until their labels are too small
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"sg\" role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {:.0f} {:.0f}\" width=\"{:.0f}\" "
-      "height=\"{:.0f}\" {}>\n<title>{}</title>\n<desc>{}</desc>\n{}\n<rect class=\"bg\" width=\"100%\" height=\"100%\"/>\n{}</svg>\n",
-      name, width, height, width, height, kFont, name, escape_markup(description), style_sheet(), body_);
+      "height=\"{:.0f}\" style=\"min-width:{:.0f}px\" {}>\n<title>{}</title>\n<desc>{}</desc>\n{}\n<rect class=\"bg\" width=\"100%\" "
+      "height=\"100%\"/>\n{}</svg>\n",
+      name, width, height, width, height, kReadable * width, kFont, name, escape_markup(description), style_sheet(), body_);
 }
 
 Axis::Axis(double low, double high, bool logarithmic, double first_pixel, double last_pixel)

@@ -137,6 +137,23 @@ std::vector<RunGroup> group_runs(const std::vector<Run>& runs, bool join_seeds) 
   return groups;
 }
 
+std::vector<std::vector<std::string>> differing_options(const std::vector<RunGroup>& groups) {
+  const bool each_alone = std::ranges::all_of(groups, [](const RunGroup& group) { return group.runs.size() == 1; });
+  std::map<std::string, std::vector<std::string>> values;
+  for (size_t g = 0; g < groups.size(); ++g)
+    for (const auto& [name, value] : options_of(groups[g].runs[0]->config, each_alone)) {
+      values[name].resize(groups.size());
+      values[name][g] = value;
+    }
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, by_group] : values) {
+    if (std::ranges::adjacent_find(by_group, std::ranges::not_equal_to()) == by_group.end()) continue;
+    rows.push_back({name});
+    rows.back().insert(rows.back().end(), by_group.begin(), by_group.end());
+  }
+  return rows;
+}
+
 Curve learning_curve(const RunGroup& group, const std::vector<std::string>& metrics, const std::string& split, CurveAxis axis) {
   Curve curve;
   std::map<double, std::vector<double>> measured;  // x -> finite values
@@ -200,8 +217,10 @@ LineChart learning_curves(const std::vector<RunGroup>& groups, const std::string
       if (splits.size() > 1) series.color = static_cast<int>(i);
       const size_t runs = groups[i].runs.size();
       if (runs > 1) {
-        series.low = std::move(curve.low);
-        series.high = std::move(curve.high);
+        if (!series.dashed) {  // bands of both splits would hide each other
+          series.low = std::move(curve.low);
+          series.high = std::move(curve.high);
+        }
         series.label += fmt::format(" ({} seeds)", runs);
         most_runs = std::max(most_runs, runs);
       }
@@ -209,7 +228,7 @@ LineChart learning_curves(const std::vector<RunGroup>& groups, const std::string
     }
   }
   require<InputError>(!chart.series.empty(), "plot: no run has measured '", metric, "' on the split asked for");
-  if (most_runs > 1) chart.note += "Line: median over seeds; band: least to greatest. ";
+  if (most_runs > 1) chart.note += fmt::format("Line: median over seeds; band: least to greatest{}. ", splits.size() > 1 ? ", of solid lines" : "");
   if (averaged) chart.note += "Neighbouring records are averaged. ";
   if (nonfinite > 0) chart.note += fmt::format("{} measured {} not finite. ", nonfinite, nonfinite == 1 ? "value is" : "values are");
   chart.description = fmt::format("{} by {} for", name, chart.x_label);

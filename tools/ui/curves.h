@@ -28,6 +28,10 @@ struct RunGroup {
 /// `runs` must outlive the groups.
 std::vector<RunGroup> group_runs(const std::vector<Run>& runs, bool join_seeds);
 
+/// A row for each option of the recipes that is not the same in all groups (of the seed only where each is one run): its name, then its value in each
+/// group ("" where it has none).
+std::vector<std::vector<std::string>> differing_options(const std::vector<RunGroup>& groups);
+
 /// What a group measured at the values of x: median, least and greatest over its runs. NaN where no run was finite.
 struct Curve {
   std::vector<double> x, median, low, high;

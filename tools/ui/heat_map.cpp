@@ -44,7 +44,11 @@ Color interpolate(const std::array<Color, N>& anchors, double part) {
 
 std::string hex(Color c) { return fmt::format("#{:02x}{:02x}{:02x}", std::lround(c.red), std::lround(c.green), std::lround(c.blue)); }
 
-bool pale(Color c) { return 0.299 * c.red + 0.587 * c.green + 0.114 * c.blue > 140; }
+/// Whether black stands out from it more than white: by WCAG's relative luminance, at which both have a contrast of 4.4.
+bool pale(Color c) {
+  const auto linear = [](double part) { return part <= 10 ? part / 255 / 12.92 : std::pow((part / 255 + 0.055) / 1.055, 2.4); };
+  return 0.2126 * linear(c.red) + 0.7152 * linear(c.green) + 0.0722 * linear(c.blue) > 0.19;
+}
 
 /// For each line whether it holds anything but NaN.
 std::vector<bool> present_lines(const HeatMap& map, bool rows) {
@@ -58,6 +62,7 @@ std::vector<bool> present_lines(const HeatMap& map, bool rows) {
 struct Matrix {
   size_t rows, columns, row_block, column_block;
   std::vector<double> values, row_sums, column_sums;  // sums: the mean over the lines of a block
+  std::vector<double> heights, widths;                // of the blocks: how many lines are present
   double typical_line = 0;                            // the mean absolute sum of a row, what a sum of 0 is to be compared with
 
   explicit Matrix(const HeatMap& map)
@@ -65,7 +70,8 @@ struct Matrix {
     rows = (map.rows + row_block - 1) / row_block;
     columns = (map.columns + column_block - 1) / column_block;
     const std::vector<bool> row_present = present_lines(map, true), column_present = present_lines(map, false);
-    const std::vector<double> heights = counts(row_present, row_block, rows), widths = counts(column_present, column_block, columns);
+    heights = counts(row_present, row_block, rows);
+    widths = counts(column_present, column_block, columns);
     for (double height : heights) row_sums.push_back(height > 0 ? 0 : kAbsent);
     for (double width : widths) column_sums.push_back(width > 0 ? 0 : kAbsent);
     for (double height : heights)
@@ -99,7 +105,7 @@ class HeatMapDrawing {
   explicit HeatMapDrawing(const HeatMap& map) : map_(map), matrix_(map) {
     // Whole pixels leave no seams between cells.
     const size_t longer = map.row_height > 0 ? matrix_.columns : std::max(matrix_.rows, matrix_.columns);
-    cell_ = std::clamp(std::floor(map.size / static_cast<double>(longer)), 4.0, 56.0);
+    cell_ = std::clamp(std::floor(map.size / static_cast<double>(longer)), 3.0, 56.0);
     height_ = map.row_height > 0 ? map.row_height : cell_;
     choose_range();
     double label_width = 0;
@@ -227,6 +233,13 @@ class HeatMapDrawing {
     return format_number(std::round(value / std::pow(10.0, exponent))) + "e" + format_number(exponent);
   }
 
+  /// A sum that vanishes but for rounding is shown as 0, that of an absent line not at all.
+  std::string sum_text(double sum, double lines) const {
+    return lines == 0 ? "" : short_number(std::abs(sum) < 1e-12 * matrix_.typical_line ? 0 : sum);
+  }
+  std::string row_sum_text(size_t i) const { return sum_text(matrix_.row_sums[i], matrix_.heights[i]); }
+  std::string column_sum_text(size_t j) const { return sum_text(matrix_.column_sums[j], matrix_.widths[j]); }
+
   /// The range of the bars. Sums that vanish but for rounding are compared with what they sum up, so that they look like nothing.
   Axis bar_axis(const std::vector<double>& sums, std::optional<double> reference, double first, double last) const {
     double low = 0, high = reference.value_or(0);
@@ -262,8 +275,8 @@ class HeatMapDrawing {
       draw_bar(std::min(a, b), row_middle(i) - 0.35 * height_, std::abs(b - a), 0.7 * height_, numbers,
                fmt::format("row {}: sum {}", row_label(i), format_number(sum)));
       if (!numbers) continue;
-      canvas_.text(end + 6, row_middle(i) + 4, "small", short_number(sum));
-      number_width = std::max(number_width, text_width(short_number(sum), 11) + 6);
+      canvas_.text(end + 6, row_middle(i) + 4, "small", row_sum_text(i));
+      number_width = std::max(number_width, text_width(row_sum_text(i), 11) + 6);
     }
     end_bars();
     canvas_.line(x(0), top_, x(0), bottom_, "axis");
@@ -273,14 +286,15 @@ class HeatMapDrawing {
   }
 
   void draw_column_sums(double& bottom) {
-    const bool numbers = cell_ >= 30;
+    bool numbers = true;
+    for (size_t j = 0; j < matrix_.columns; ++j) numbers = numbers && text_width(column_sum_text(j), 11) + 4 <= cell_;
     const double end = bottom + kBar;
     const Axis y = bar_axis(matrix_.column_sums, map_.column_reference, end, bottom);
     for (size_t j = 0; j < matrix_.columns; ++j) {
       const double sum = matrix_.column_sums[j], a = y(0), b = is_drawable(sum) ? y(sum) : a;
       draw_bar(column_middle(j) - 0.35 * cell_, std::min(a, b), 0.7 * cell_, std::abs(b - a), numbers,
                fmt::format("column {}: sum {}", column_label(j), format_number(sum)));
-      if (numbers) canvas_.text(column_middle(j), end + 14, "small middle", short_number(sum));
+      if (numbers) canvas_.text(column_middle(j), end + 14, "small middle", column_sum_text(j));
     }
     end_bars();
     canvas_.line(left_, y(0), right_, y(0), "axis");

@@ -18,7 +18,7 @@ font:16px/1.55 system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}
 h1{margin:0;font-size:1.7rem;line-height:1.2}h2{margin:2.4rem 0 .6rem;font-size:1.2rem}
 p{max-width:46rem;margin:.6rem 0}.subtitle,figcaption,caption,nav{color:#5a626e;font-size:.9rem}
 nav ol{padding-left:1.2rem;columns:2}a{color:#0072b2}
-figure{margin:1rem 0;break-inside:avoid}.charts{display:flex;flex-wrap:wrap;gap:.6rem;align-items:flex-start}
+figure{margin:1rem 0;break-inside:avoid}.charts{display:flex;flex-wrap:wrap;gap:.6rem;align-items:flex-start;overflow-x:auto}
 svg{max-width:100%;height:auto;border:1px solid #e3e6ea;border-radius:6px}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;margin:1rem 0}caption{text-align:left;padding-bottom:.3rem}
 th,td{padding:.3rem .8rem;border-bottom:1px solid #e3e6ea;text-align:left;vertical-align:top}th{border-bottom:2px solid #8b939e}
@@ -32,7 +32,7 @@ pre{overflow-x:auto;padding:.7rem .9rem;background:#f4f5f7;border-radius:6px;fon
 @media screen and (prefers-color-scheme:dark){.slider input{accent-color:#5ab4f0}body{background:#15181d;color:#e4e7eb}.subtitle,figcaption,caption,nav{color:#a3abb6}a{color:#5ab4f0}
 svg,th,td{border-color:#2c3139}pre{background:#1f242b}.verdict{background:#1a2733;border-color:#5ab4f0}
 .good{background:#172b26;border-color:#35c79b}.bad{background:#33231a;border-color:#ff8f4d}}
-@media print{body{max-width:none;padding:0;font-size:11pt}h2{break-after:avoid}pre{white-space:pre-wrap}
+@media print{.charts{overflow:visible}body{max-width:none;padding:0;font-size:11pt}h2{break-after:avoid}pre{white-space:pre-wrap}
 .slider{display:none}.frame[hidden]{display:block}.moving .frame h3{position:static;clip-path:none;width:auto;height:auto}}
 )";
 

@@ -31,11 +31,6 @@ Json nested(const Shape& shape, int axis, std::span<const double>& at) {
   return list;
 }
 
-Json nested(const Tensor& array) {
-  std::span<const double> values = array.span<double>();
-  return nested(array.shape(), 0, values);
-}
-
 /// What `part` gives for every half-step, one after another.
 template <class Part>
 Numbers by_step(const Inspection& i, Part part) {
@@ -48,6 +43,11 @@ Numbers by_step(const Inspection& i, Part part) {
 }
 
 }  // namespace
+
+Json array_json(const Tensor& array) {
+  std::span<const double> values = array.span<double>();
+  return nested(array.shape(), 0, values);
+}
 
 std::string half_step_name(size_t k) { return fmt::format("{} ({})", k + 1, k % 2 == 0 ? "rows" : "columns"); }
 
@@ -120,7 +120,7 @@ Json inspection_json(const Inspection& i, const InspectionSource& source) {
                          {"implicit_cosine", numbers(c.implicit_cosine)},
                          {"frozen_difference", numbers(c.frozen_difference)},
                          {"frozen_cosine", numbers(c.frozen_cosine)}};
-  for (const auto& [name, array] : inspection_arrays(i)) json[name] = nested(array);
+  for (const auto& [name, array] : inspection_arrays(i)) json[name] = array_json(array);
   return json;
 }
 
@@ -138,7 +138,7 @@ std::string inspection_text(const Inspection& i, const InspectionSource& source)
                         s.entropy, s.largest, largest(s.contribution));
   }
   text += fmt::format("sum of all parts equals dL/dC (largest entry {:.3g}) within {:.1e}\n", largest(i.gradient), i.contributions_difference);
-  text += fmt::format("limit: {} half-steps", i.limit.half_steps);
+  text += fmt::format("limit: {} half-step{}", i.limit.half_steps, i.limit.half_steps == 1 ? "" : "s");
   if (const double rate = i.limit.sigma2 * i.limit.sigma2; rate > 0)
     text += fmt::format(", sigma_2(P)^2 = {:.4g}: two more half-steps divide the error by {:.3g}", rate, 1 / rate);
   text += "\n";

@@ -27,6 +27,9 @@ nlohmann::ordered_json inspection_json(const Inspection& inspection, const Inspe
 /// A table of the half-steps, the gradients side by side, and the warnings.
 std::string inspection_text(const Inspection& inspection, const InspectionSource& source);
 
+/// An f64 array as lists of lists.
+nlohmann::ordered_json array_json(const Tensor& array);
+
 /// "1 (rows)", "2 (columns)", ...
 std::string half_step_name(size_t k);
 

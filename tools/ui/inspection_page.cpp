@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "tools/ui/html.h"
-#include "tools/ui/svg.h"
+#include "tools/ui/inspection_figures.h"
 
 namespace sinkgrad {
 namespace {
@@ -16,20 +16,12 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kChartWidth = 600;  // two beside each other
 constexpr size_t kMostFrames = 16;   // keeps the page below 2 MB at 64 x 64
 
-std::string short_number(double x) { return format_number(std::strtod(fmt::format("{:.2g}", x).c_str(), nullptr)); }
-
 /// The half-steps that are drawn: all, or the first and the last.
 std::vector<size_t> drawn_steps(size_t count) {
   std::vector<size_t> steps;
   for (size_t k = 0; k < count; ++k)
     if (count <= kMostFrames || k < kMostFrames / 2 || k >= count - kMostFrames / 2) steps.push_back(k);
   return steps;
-}
-
-double norm(const Numbers& v) {
-  double squares = 0;
-  for (double x : v) squares += x * x;
-  return std::sqrt(squares);
 }
 
 class InspectionPage {
@@ -56,36 +48,20 @@ class InspectionPage {
   size_t m() const { return static_cast<size_t>(i_.m); }
   double column_target() const { return static_cast<double>(i_.rows.size()) / static_cast<double>(i_.columns.size()); }
   double rate() const { return i_.limit.sigma2 * i_.limit.sigma2; }
-  std::string steps_text(int count) const { return fmt::format("{} half-step{}", count, count == 1 ? "" : "s"); }
 
-  /// Excluded rows and columns are hatched.
-  Numbers hatched(const Numbers& matrix) const {
-    Numbers shown(matrix.size(), kNan);
-    for (int64_t a : i_.rows)
-      for (int64_t b : i_.columns) shown[static_cast<size_t>(a * i_.m + b)] = matrix[static_cast<size_t>(a * i_.m + b)];
-    return shown;
-  }
   HeatMap matrix(const std::string& title, const std::string& description, const Numbers& values, double size) const {
-    return {.title = title,
-            .description = description,
-            .rows = n(),
-            .columns = m(),
-            .values = values,
-            .row_axis = source_.row_name,
-            .column_axis = source_.column_name,
-            .size = size,
-            .picture = true};
+    return matrix_chart(i_, source_, title, description, values, size);
   }
 
   void summary() {
-    page_.paragraph(fmt::format("{}, {}.{}", source_.title, steps_text(i_.half_steps), source_.details.empty() ? "" : " " + source_.details));
+    page_.paragraph(fmt::format("{}, {}.{}", source_.title, half_steps_text(i_.half_steps), source_.details.empty() ? "" : " " + source_.details));
     page_.section("In words");
     const InspectedStep& last = i_.last();
     const auto state = [](const char* lines, double error) {
       return error < 1e-12 ? fmt::format("{} have their sums (to rounding)", lines) : fmt::format("{} are off by {}", lines, short_number(error));
     };
     std::string text =
-        fmt::format("After {} {} and {}.", steps_text(i_.half_steps), state("rows", last.row_error), state("columns", last.column_error));
+        fmt::format("After {} {} and {}.", half_steps_text(i_.half_steps), state("rows", last.row_error), state("columns", last.column_error));
     if (rate() > 0 && rate() < 1)
       text += fmt::format(" Each further pair of half-steps divides the error by {} in the long run.", short_number(1 / rate()));
     page_.verdict(Verdict::note, text);
@@ -105,12 +81,12 @@ class InspectionPage {
 
   void scores() {
     page_.section("Scores and cotangent");
-    Numbers shown = hatched(i_.scores);
+    Numbers shown = hatched(i_, i_.scores);
     for (double& x : shown)
       if (!std::isfinite(x)) x = kNan;
     HeatMap c = matrix("Scores C", fmt::format("{} by {} scores, from {} to {}", n(), m(), format_number(least(shown)), format_number(most(shown))),
                        shown, 340),
-            w = matrix("Cotangent W = dL/dP", "how the loss changes with each entry of the plan, around 0", hatched(i_.cotangent), 340);
+            w = matrix("Cotangent W = dL/dP", "how the loss changes with each entry of the plan, around 0", i_.cotangent, 340);
     w.diverging = true;
     page_.figure({heat_map(c), heat_map(w)},
                  "What comes in: scores from the left, and the loss L = \u2329W, P\u232a that is differentiated. Hatched entries are excluded.");
@@ -130,7 +106,7 @@ class InspectionPage {
       HeatMap map = matrix(fmt::format("P after half-step {}", half_step_name(k)),
                            fmt::format("row sums are off by at most {}, column sums by {}; the largest entry is {}", format_number(s.row_error),
                                        format_number(s.column_error), format_number(s.largest)),
-                           hatched(s.plan), 400);
+                           s.plan, 400);
       map.low = 0.0, map.high = high;
       map.row_sums = map.column_sums = true;
       map.row_reference = 1.0, map.column_reference = column_target();
@@ -248,8 +224,7 @@ class InspectionPage {
     for (const InspectedStep& s : i_.steps) high = std::max(high, largest(s.contribution));
     std::vector<HtmlFrame> frames;
     const auto part_chart = [&](const std::string& title, const Numbers& values, bool sums) {
-      HeatMap map =
-          matrix(title, fmt::format("values from {} to {}", format_number(least(values)), format_number(most(values))), hatched(values), 330);
+      HeatMap map = matrix(title, fmt::format("values from {} to {}", format_number(least(values)), format_number(most(values))), values, 330);
       map.diverging = true;
       map.low = -high, map.high = high;
       map.row_sums = map.column_sums = sums;
@@ -294,8 +269,8 @@ class InspectionPage {
 
   void gradient() {
     page_.section("The gradient and its invariances");
-    HeatMap total = matrix("dL/dC", "the unrolled gradient of the fused operator", hatched(i_.gradient), 330),
-            limit = matrix("dL/dC at the fixed point", "the implicit gradient at the limit plan", hatched(i_.limit.gradient), 330);
+    HeatMap total = matrix("dL/dC", "the unrolled gradient of the fused operator", i_.gradient, 330),
+            limit = matrix("dL/dC at the fixed point", "the implicit gradient at the limit plan", i_.limit.gradient, 330);
     for (HeatMap* map : {&total, &limit}) {
       map->diverging = map->row_sums = map->column_sums = true;
       map->row_reference = map->column_reference = 0.0;

@@ -102,7 +102,10 @@ Tensor read_matrix(const std::string& path, std::istream& in) {
   const bool piped = path == "-";
   const std::string name = piped ? "standard input" : path;
   const std::string bytes = piped ? std::string(std::istreambuf_iterator<char>(in), {}) : read_file(path, kMostBytes);
-  if (!bytes.starts_with("\x93NUMPY")) return parse_matrix(bytes, name);
+  if (!bytes.starts_with("\x93NUMPY")) {
+    require<InputError>(!name.ends_with(".npy"), name, ": is no .npy file: it does not begin with \\x93NUMPY");
+    return parse_matrix(bytes, name);
+  }
   Tensor array = parse_npy(bytes, name);
   require<InputError>(array.shape().rank() == 2 && array.count() > 0, name, ": requires a matrix, got shape ", array.shape());
   return array;

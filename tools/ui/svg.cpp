@@ -173,7 +173,6 @@ std::string line_chart(const LineChart& chart) {
   for (const ReferenceLine& reference : chart.references) {
     if (!y.can_show(reference.y)) continue;
     canvas.line(frame.left, y(reference.y), frame.right, y(reference.y), "reference");
-    canvas.text(frame.right, y(reference.y) - 4, "small end", reference.label);
   }
   std::vector<LegendEntry> legend;
   for (size_t i = 0; i < chart.series.size(); ++i) {
@@ -181,6 +180,8 @@ std::string line_chart(const LineChart& chart) {
     draw_series(canvas, series, i, x, y, frame.top);
     legend.push_back({series.label, color_of(series, i), series.line, dashed(series, i), series.points, false});
   }
+  for (const ReferenceLine& reference : chart.references)  // above the curves, which pass behind the letters
+    if (y.can_show(reference.y)) canvas.text(frame.right, y(reference.y) - 4, "small end halo", reference.label);
   const double height = draw_below(canvas, frame, chart.height, chart.width, legend, note_about(chart.note, horizontal.left_out + vertical.left_out));
   return canvas.finish(chart.title, chart.description, chart.width, height);
 }
