@@ -215,6 +215,10 @@ TEST_CASE("wrong use is told in a sentence and writes nothing") {
            {".", 2, ".: is a folder; requires a file of scores or a checkpoint"},
            {"noise.npy", 2, "noise.npy: is no .npy file"},
            {"--size 5000 5000", 2, "at most 4194304 scores"},
+           {"--size 3 --half-steps 3000000000", 2, "must be at most 2147483647, got 3000000000"},
+           {"--size 3 --seed 18446744073709551617", 2, "must be at most 9007199254740992, got 18446744073709551617"},
+           {"--size 3 --head 1", 2, "--layer, --head and --item require a checkpoint NAME.safetensors, got scores"},
+           {"c.txt --item 0", 2, "require a checkpoint NAME.safetensors, got c.txt"},
            {"c.txt --spread 2", 2, "--spread"},
        }) {
     CAPTURE(arguments);

@@ -37,6 +37,7 @@ struct InspectCommand {
   double spread = 1;
   uint64_t seed = 1;
   int64_t layer = 0, head = 0, item = 0;
+  bool wants_head = false;  ///< any of the options that choose one was given
 };
 
 struct Subject {
@@ -129,9 +130,13 @@ Subject open_subject(const InspectCommand& command) {
   require<InputError>(given == 1, "inspect: requires one of a file, --matrix and --size, got ", given == 0 ? "none" : "several");
   require<InputError>(!fs::is_directory(command.subject), command.subject,
                       ": is a folder; requires a file of scores or a checkpoint, such as best.safetensors of a run");
-  Subject subject = !command.size.empty()                       ? random_subject(command)
-                    : command.subject.ends_with(".safetensors") ? head_subject(command)
-                                                                : matrix_subject(command);
+  const auto names_checkpoint = [](const std::string& path) { return path.ends_with(".safetensors"); };
+  require<InputError>(!command.wants_head || names_checkpoint(command.subject) || names_checkpoint(command.against),
+                      "inspect: --layer, --head and --item require a checkpoint NAME.safetensors, got ",
+                      command.subject.empty() ? "scores" : command.subject);
+  Subject subject = !command.size.empty()               ? random_subject(command)
+                    : names_checkpoint(command.subject) ? head_subject(command)
+                                                        : matrix_subject(command);
   InspectionOptions& options = subject.options;
   if (command.half_steps) options.half_steps = *command.half_steps;
   if (command.tolerance) options.tolerance = *command.tolerance;
@@ -230,9 +235,10 @@ void add_inspect(CLI::App& app) {
   command->add_option("--mask-columns", options->masked_columns, "columns (keys) to exclude, counted from 0")->check(natural_number);
   command->add_option("--cotangent", options->cotangent,
                       "a matrix W: the gradient is that of the sum of W times the plan [random; the model's loss]");
-  command->add_option("--layer", options->layer, "attention layer of the checkpoint, counted from 0")->check(natural_number)->capture_default_str();
-  command->add_option("--head", options->head, "its head, counted from 0")->check(natural_number)->capture_default_str();
-  command->add_option("--item", options->item, "the item that the model sees, counted from 0")->check(natural_number)->capture_default_str();
+  const std::vector<CLI::Option*> choice = {command->add_option("--layer", options->layer, "attention layer of the checkpoint, counted from 0"),
+                                            command->add_option("--head", options->head, "its head, counted from 0"),
+                                            command->add_option("--item", options->item, "the item that the model sees, counted from 0")};
+  for (CLI::Option* option : choice) option->check(natural_number)->capture_default_str();
   command->add_option("--split", options->split, "test or train")->check(CLI::IsMember({"test", "train"}))->capture_default_str();
   add_data_option(*command, options->data);
   command
@@ -240,7 +246,10 @@ void add_inspect(CLI::App& app) {
                    "compare: a number of half-steps for the same scores, or another matrix or checkpoint, inspected with the same options")
       ->check(CLI::Validator([](const std::string& s) { return s.empty() ? "must be a number of half-steps or a file" : ""; }, ""));
   command->add_option("-o,--out", options->out, "what to write: NAME.html, NAME.json and NAME.npz")->capture_default_str();
-  command->callback([options] { inspect_subject(*options); });
+  command->callback([options, choice] {
+    options->wants_head = std::any_of(choice.begin(), choice.end(), [](const CLI::Option* o) { return o->count() > 0; });
+    inspect_subject(*options);
+  });
 }
 
 }  // namespace sinkgrad

@@ -12,7 +12,10 @@ inline std::string check_number(const std::string& text, bool whole, bool zero) 
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   const bool ok = !text.empty() && *end == '\0' && std::isfinite(value) && (zero ? value >= 0 : value > 0) && (!whole || value == std::floor(value));
-  return ok ? "" : std::string("must be a ") + (zero ? "non-negative " : "positive ") + (whole ? "integer" : "number") + ", got " + text;
+  if (!ok) return std::string("must be a ") + (zero ? "non-negative " : "positive ") + (whole ? "integer" : "number") + ", got " + text;
+  // What counts things fits an int, what only names them a double.
+  const double most = zero ? 9007199254740992.0 : 2147483647.0;
+  return !whole || value <= most ? "" : "must be at most " + std::to_string(static_cast<long long>(most)) + ", got " + text;
 }
 }  // namespace detail
 
