@@ -96,6 +96,7 @@ TEST_CASE("ticks are round, inside the range and written without noise") {
   CHECK(labels(Axis(0, 2, false, 0, 1), 8, true) == "0 1 2");
   CHECK(labels(Axis(1e-7, 10, true, 0, 1), 4) == "10\u207b\u2076 10\u207b\u2074 0.01 1");
   CHECK(labels(Axis(0.9, 30, true, 0, 1), 6) == "1 2 5 10 20");
+  CHECK(labels(Axis(0.99999994, 1.00000016, false, 0, 1), 3) == "1.0000000 1.0000001");
   CHECK(Axis(1, 100, true, 0, 10)(10) == Approx(5));
   CHECK(Axis(0, 10, false, 100, 0)(2.5) == Approx(75));
   CHECK(labels(Axis(3, 3, false, 0, 1), 4).find('3') != std::string::npos);

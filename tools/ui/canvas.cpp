@@ -175,7 +175,9 @@ std::vector<Tick> Axis::ticks(int target, bool integers) const {
   double step = power * (raw <= power ? 1 : raw <= 2 * power ? 2 : raw <= 5 * power ? 5 : 10);
   if (integers) step = std::max(step, 1.0);
   const int decimals = std::max(0, static_cast<int>(-std::floor(std::log10(step) + 1e-9)));
-  const bool written_out = decimals <= 6 && std::max(std::abs(low_), std::abs(high_)) < 1e7;
+  const double largest = std::max(std::abs(low_), std::abs(high_));
+  const bool alike = largest >= 1e3 * step;  // in the digits of format_number
+  const bool written_out = (decimals <= 6 || alike) && largest < 1e7;
   // The tolerance keeps a tick at an end of the range in spite of rounding.
   for (double i = std::ceil(low_ / step - 1e-6); i <= high_ / step + 1e-6; ++i)
     ticks.push_back({i * step, written_out ? with_true_minus(fmt::format("{:.{}f}", i * step + 0.0, decimals)) : format_number(i * step)});
