@@ -34,9 +34,17 @@ configure_file(cmake/sinkgrad.pc.in ${PROJECT_BINARY_DIR}/sinkgrad.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/sinkgradConfig.cmake ${PROJECT_BINARY_DIR}/sinkgradConfigVersion.cmake DESTINATION ${SINKGRAD_CMAKE_DIR} COMPONENT development)
 install(FILES ${PROJECT_BINARY_DIR}/sinkgrad.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 
+# The public headers as pages.
+find_program(DOXYGEN doxygen)
+if(DOXYGEN AND PROJECT_IS_TOP_LEVEL)
+  set(SINKGRAD_DOCS ${CMAKE_COMMAND} -E env SINKGRAD_DOCS=${PROJECT_BINARY_DIR}/docs ${DOXYGEN} docs/Doxyfile)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/docs)
+  add_custom_target(docs COMMAND ${SINKGRAD_DOCS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM)
+endif()
+
 if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_GENERATOR DEB TGZ)
-  set(CPACK_PACKAGE_CONTACT "Sinkgrad maintainers <maintainers@users.noreply.a-seed-721ed1db.example>")
+  set(CPACK_PACKAGE_CONTACT "Sinkgrad maintainers <maintainers@sinkgrad.example>")
   set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "train, inspect and check Sinkformers: tensors, autograd and doubly stochastic attention")
   set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
   set(CPACK_STRIP_FILES ON)

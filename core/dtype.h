@@ -40,7 +40,7 @@ constexpr Precision precision_named(std::string_view name) {
   return name == name_of(Precision::tf32) ? Precision::tf32 : name == name_of(Precision::bf16) ? Precision::bf16 : Precision::full;
 }
 
-/// Calls f.operator()<float>() or f.operator()<double>().
+/// Calls `f.operator()<float>()` or `f.operator()<double>()`.
 template <class F>
 decltype(auto) dispatch(DType t, F&& f) {
   return t == DType::f32 ? std::forward<F>(f).template operator()<float>() : std::forward<F>(f).template operator()<double>();

@@ -138,7 +138,7 @@ const std::vector<const OpDef*>& registered_ops();
 const OpDef& find_op(const std::string& name);
 /// Called by the definition of a global `const OpDef& x = register_op({...})`. Never throws: see registered_ops().
 const OpDef& register_op(const OpDef& op);
-/// Called by the definition of a global in cuda/<family>.cu: fills the CUDA column of the op called `op`, whichever file is
+/// Called by the definition of a global in cuda/FAMILY.cu: fills the CUDA column of the op called `op`, whichever file is
 /// initialised first. Never throws: see registered_ops(). The value means nothing, it makes a call into a global's initialiser.
 bool register_cuda_kernels(const char* op, const OpDef::Kernels& kernels);
 

@@ -20,7 +20,7 @@ struct Routine {
   }
 };
 
-/// Called by the definition of a global in cuda/<family>.cu. The value means nothing.
+/// Called by the definition of a global in cuda/FAMILY.cu. The value means nothing.
 template <class Arguments>
 bool register_cuda_routine(Routine<Arguments>& routine, void (*kernel)(const Arguments&)) {
   routine.cuda = kernel;

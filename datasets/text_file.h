@@ -19,7 +19,7 @@ void require_utf8(std::string_view text, const std::string& place);
 /// The words between runs of U+0020; no other character separates.
 std::vector<std::string_view> split_words(std::string_view line);
 std::string join_words(const std::vector<std::string>& words);
-/// Without U+0020, \t, \r and \n at both ends.
+/// Without spaces, tabs and line ends at both ends.
 std::string_view strip(std::string_view text);
 /// Small letters for capital ones: Latin, Greek and Cyrillic. Other characters, and bytes that are not UTF-8, stay.
 std::string lower_case(std::string_view text);
