@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -15,7 +16,7 @@
 namespace sinkgrad {
 namespace {
 
-Backend& (*g_open_cuda)(int) = nullptr;
+std::atomic<Backend& (*)(int)> g_open_cuda = nullptr;  // one thread may load the backend while another asks whether there is one
 
 std::filesystem::path cuda_library() {
   Dl_info here;
@@ -41,7 +42,7 @@ void load_cuda_backend() {
   require<DeviceError>(is_whole(cuda_library()), "cuda: ", cuda_library().string(), " is not a whole library");
   // The library registers its backend and its kernels while it is loaded.
   if (!dlopen(cuda_library().c_str(), RTLD_NOW | RTLD_LOCAL)) throw DeviceError(cat("cuda: a library is missing or does not fit: ", dlerror()));
-  require<DeviceError>(g_open_cuda != nullptr, "cuda: ", cuda_library().string(), " holds no CUDA backend");
+  require<DeviceError>(g_open_cuda.load() != nullptr, "cuda: ", cuda_library().string(), " holds no CUDA backend");
 }
 
 }  // namespace
@@ -58,7 +59,7 @@ bool Device::built_with_cuda() {
 
 Device Device::cuda(int index) {
   load_cuda_backend();
-  return {DeviceKind::cuda, g_open_cuda(index)};
+  return {DeviceKind::cuda, g_open_cuda.load()(index)};
 }
 
 }  // namespace sinkgrad

@@ -1,4 +1,4 @@
-// Help for mistyped names.
+// Names and other words of people and files in messages, and help for mistyped ones.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,6 +6,8 @@
 
 namespace sinkgrad {
 
+/// Text of a file or a user as part of a one-line message: control characters escaped (`\x1b`), cut after about 80 bytes.
+std::string printable(std::string_view text);
 /// Number of single-character edits between two names.
 size_t edit_distance(std::string_view a, std::string_view b);
 /// The candidate closest to `name` among those that resemble it: at most half of the characters differ, or it begins with `name`. Empty when

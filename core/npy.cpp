@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "core/file.h"
+#include "core/names.h"
 
 namespace sinkgrad {
 namespace {
@@ -47,7 +48,7 @@ class Header {
   const std::string& descr() const { return *descr_; }
   bool fortran() const { return *fortran_; }
   const Shape& shape() const { return *shape_; }
-  [[noreturn]] void fail(const std::string& what) const { throw InputError(cat(name_, ": the header of a .npy file ", what)); }
+  [[noreturn]] void fail(const std::string& what) const { throw InputError(cat(name_, ": the header of a .npy file ", printable(what))); }
 
  private:
   void skip_space() { rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t\n"), rest_.size())); }

@@ -1,7 +1,5 @@
-// The one place that knows OpenMP, and the stacks behind ScratchScope.
+// The stacks behind ScratchScope. How loops run: threads_openmp.cpp or threads_std.cpp.
 #include "core/parallel.h"
-
-#include <omp.h>
 
 #include <cstdlib>
 #include <memory>
@@ -10,22 +8,6 @@
 #include "core/check.h"
 
 namespace sinkgrad {
-
-void set_threads(int n) { omp_set_num_threads(std::max(1, n)); }
-int threads() { return omp_get_max_threads(); }
-int threads_of_loop() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
-
-namespace detail {
-void run_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context) {
-  if (threads_of_loop() == 1) {
-    for (int64_t c = 0; c < chunks; ++c) body(context, c);
-    return;
-  }
-  // Static, so that a thread meets the same chunks each step and its scratch memory settles.
-#pragma omp parallel for schedule(static, 1)
-  for (int64_t c = 0; c < chunks; ++c) body(context, c);
-}
-}  // namespace detail
 
 namespace {
 

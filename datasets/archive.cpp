@@ -2,6 +2,7 @@
 #include "datasets/archive.h"
 
 #include "core/check.h"
+#include "core/names.h"
 
 #ifdef SINKGRAD_HAS_ARCHIVE
 #include <archive.h>
@@ -20,10 +21,13 @@ void read_archive(const std::filesystem::path& path, const std::function<bool(co
   require<OutOfMemoryError>(file != nullptr, path.string(), ": opening the archive needs more memory than there is");
   const auto reason = [&] {
     const char* text = archive_error_string(file.get());  // of some formats that end too early there is none
-    return text && *text ? cat(" (", text, ")") : "; it ends too early or was changed";
+    const std::string_view line = text ? std::string_view(text).substr(0, std::string_view(text).find('\n')) : "";
+    return line.empty() ? "; it ends too early or was changed" : cat(" (", printable(line), ")");
   };
-  archive_read_support_format_all(file.get());
-  archive_read_support_filter_all(file.get());
+  // Not all that the library knows: some of its filters start programs.
+  for (const auto support : {archive_read_support_format_tar, archive_read_support_format_zip, archive_read_support_filter_gzip,
+                             archive_read_support_filter_bzip2, archive_read_support_filter_xz, archive_read_support_filter_zstd})
+    support(file.get());
   require<IoError>(std::filesystem::exists(path), path.string(), ": does not exist");
   require<InputError>(archive_read_open_filename(file.get(), path.c_str(), size_t{1} << 18) == ARCHIVE_OK, path.string(),
                       ": is no archive that can be read", reason());
@@ -32,16 +36,16 @@ void read_archive(const std::filesystem::path& path, const std::function<bool(co
     if (status == ARCHIVE_EOF) return;
     require<InputError>(status == ARCHIVE_OK || status == ARCHIVE_WARN, path.string(), ": the archive is damaged", reason());
     const char* stored_name = archive_entry_pathname(entry);
-    const std::string name = stored_name ? stored_name : "";
+    const std::string name = stored_name ? stored_name : "", place = cat(path.string(), ": ", printable(name));
     if (archive_entry_filetype(entry) != AE_IFREG || !wanted(name)) continue;
     std::string content;
     while (true) {
       char part[1 << 16];
       const auto got = archive_read_data(file.get(), part, sizeof part);
-      require<InputError>(got >= 0, path.string(), ": ", name, ": the archive is damaged", reason());
+      require<InputError>(got >= 0, place, ": the archive is damaged", reason());
       if (got == 0) break;
       content.append(part, static_cast<size_t>(got));
-      require<InputError>(content.size() <= max_bytes, path.string(), ": ", name, ": at most ", max_bytes, " bytes are read, the file holds more");
+      require<InputError>(content.size() <= max_bytes, place, ": at most ", max_bytes, " bytes are read, the file holds more");
     }
     use(name, std::move(content));
   }

@@ -1,4 +1,4 @@
-// Files inside an archive (tar, zip, ..., compressed or not) without unpacking it.
+// Files inside an archive (tar or zip, compressed by gzip, bzip2, xz, zstd or not at all) without unpacking it.
 #pragma once
 #include <cstdint>
 #include <filesystem>

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/check.h"
+#include "core/names.h"
 #include "datasets/text_file.h"
 
 namespace sinkgrad {
@@ -58,9 +59,9 @@ Dictionary Dictionary::parse(std::string_view text, const std::string& place) {
       if (const auto parsed = std::from_chars(begin, end, count); parsed.ec != std::errc() || parsed.ptr != end) count = -1;
     }
     require<InputError>(space != std::string::npos && space > 0 && count >= 0, place, ": line ", i + 1, ": must be a word and its count, got '",
-                        lines[i], "'");
+                        printable(lines[i]), "'");
     const std::string word = lines[i].substr(0, space);
-    require<InputError>(!dictionary.index_.contains(word), place, ": line ", i + 1, ": '", word, "' is there twice");
+    require<InputError>(!dictionary.index_.contains(word), place, ": line ", i + 1, ": '", printable(word), "' is there twice");
     dictionary.add(word, count);
   }
   return dictionary;

@@ -3,6 +3,7 @@
 
 #include <hdf5.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "core/check.h"
@@ -73,8 +74,15 @@ Shape Hdf5File::shape(const std::string& name) const {
   hsize_t dims[Shape::kMaxRank];
   H5Sget_simple_extent_dims(space.id, dims, nullptr);
   Shape shape;
+  std::error_code error;
+  // Deflate shrinks 1032 times at most. A file that claims more has no data for it, and must not fill memory and disk.
+  uint64_t room = 1032 * std::filesystem::file_size(path_, error);
+  require<IoError>(!error, path_.string(), ": reading its size failed: ", error.message());
   for (int i = 0; i < rank; ++i) {
     require<InputError>(dims[i] <= INT32_MAX, path_.string(), ": dimension ", i, " of '", name, "' must be below 2^31, got ", dims[i]);
+    require<InputError>(dims[i] <= room, path_.string(), ": '", name, "' has more elements than a file of this size can hold, dimension ", i, " is ",
+                        dims[i]);
+    room /= std::max<hsize_t>(dims[i], 1);
     shape.push_back(static_cast<int64_t>(dims[i]));
   }
   return shape;

@@ -26,16 +26,19 @@ constexpr const char* kLayout =
 
 /// A labelled review by the name of its file, or one that is left out: the unlabelled ones, notes and hidden files.
 bool is_review(const std::string& name) {
-  static const std::regex pattern(R"((.*/)?(train|test)/(neg|pos)/[^./][^/]*)");
-  return std::regex_match(name, pattern);
+  const fs::path path(name), folder = path.parent_path(), label = folder.filename(), split = folder.parent_path().filename();
+  const std::string file = path.filename();
+  return (split == "train" || split == "test") && (label == "neg" || label == "pos") && !file.empty() && file[0] != '.';
 }
 
 Review review_from(const std::string& place, const std::string& name, std::string_view content) {
-  static const std::regex pattern(R"((?:.*/)?(train|test)/(neg|pos)/(\d{1,9})_(\d{1,2})\.txt)");
+  static const std::regex pattern(R"((\d{1,9})_(\d{1,2})\.txt)");
+  const fs::path path(name), folder = path.parent_path();
+  const std::string file = path.filename();
   std::smatch parts;
-  require<InputError>(std::regex_match(name, parts, pattern), place, ": reviews must be called ID_RATING.txt");
-  Review review{.test = parts[1] == "test", .positive = parts[2] == "pos", .id = std::stoll(parts[3])};
-  const int rating = std::stoi(parts[4]);
+  require<InputError>(std::regex_match(file, parts, pattern), place, ": reviews must be called ID_RATING.txt");
+  Review review{.test = folder.parent_path().filename() == "test", .positive = folder.filename() == "pos", .id = std::stoll(parts[1])};
+  const int rating = std::stoi(parts[2]);
   require<InputError>(review.positive ? rating >= 7 && rating <= 10 : rating >= 1 && rating <= 4, place, ": the rating of a ",
                       review.positive ? "positive review must lie in 7..10" : "negative review must lie in 1..4", ", got ", rating);
   review.text = strip(content.substr(0, content.find('\n')));
@@ -130,7 +133,9 @@ std::vector<Review> read_reviews(const fs::path& path) {
   } else {
     read_archive(
         found, is_review,
-        [&](const std::string& name, const std::string& content) { reviews.push_back(review_from(cat(found.string(), ": ", name), name, content)); },
+        [&](const std::string& name, const std::string& content) {
+          reviews.push_back(review_from(cat(found.string(), ": ", printable(name)), name, content));
+        },
         kLongestReview);
   }
   const auto key = [](const Review& r) { return std::tuple(r.test, r.positive, r.id); };

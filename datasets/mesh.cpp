@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <ostream>
 
 #include "core/check.h"
@@ -105,7 +106,7 @@ class OffParser {
     }
     const std::string_view kind = first.substr(0, at), tail = first.substr(at + 3);
     require<InputError>(kind.find_first_of("4n") == std::string_view::npos, where(), "vertices must have three coordinates, the header says ",
-                        first.substr(0, at + 3));
+                        Printable{first.substr(0, at + 3)});
     require<InputError>(kind.find_first_not_of("STCN") == std::string_view::npos, where(), "unknown header '", Printable{first}, "'");
     has_extras_ = !kind.empty();
     if (!tail.empty()) {
@@ -138,8 +139,8 @@ class OffParser {
     const auto [end, error] = std::from_chars(begin, last, value);
     // Below the smallest double a number is as good as 0.
     const bool tiny = error == std::errc::result_out_of_range && (word.find("e-") != word.npos || word.find("E-") != word.npos);
-    require<InputError>(!word.empty() && (error == std::errc() || tiny) && end == last && std::isfinite(value), where(), what,
-                        " must be a finite number, got '", Printable{word}, "'");
+    require<InputError>(!word.empty() && (error == std::errc() || tiny) && end == last && std::abs(value) <= std::numeric_limits<float>::max(),
+                        where(), what, " must be a finite number (f32), got '", Printable{word}, "'");
     return tiny ? 0 : value;
   }
 

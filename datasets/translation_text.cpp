@@ -20,9 +20,10 @@ std::optional<Subwords> open_subwords(const std::string& model, const std::strin
 }  // namespace
 
 std::string join_parts(std::string_view line) {
-  std::string out(line);
-  for (size_t at = 0; (at = out.find("@@ ", at)) != std::string::npos;) out.erase(at, 3);
-  if (out.ends_with("@@")) out.erase(out.size() - 2);
+  constexpr std::string_view kMark = "@@ ";
+  std::string out;
+  for (size_t end; (end = line.find(kMark)) != line.npos; line.remove_prefix(end + kMark.size())) out += line.substr(0, end);
+  out += line.ends_with("@@") ? line.substr(0, line.size() - 2) : line;
   return out;
 }
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <deque>
 
-#include "core/json_error.h"
+#include "core/json.h"
 #include "core/safetensors.h"
 
 namespace sinkgrad {
@@ -97,7 +97,7 @@ Checkpoint read_checkpoint(const std::filesystem::path& path) {
   const auto text = file.metadata.find(kMetadataKey);
   require<InputError>(text != file.metadata.end(), path.string(), ": is no checkpoint of sinkgrad: its metadata has no '", kMetadataKey, "'");
   try {
-    const Json description = Json::parse(text->second);
+    const auto description = parse_json<Json>(text->second, path.string() + ": the metadata '" + kMetadataKey + "'");
     require<InputError>(description.at("format") == kFormat, path.string(), ": this program reads checkpoints of format ", kFormat, ", got ",
                         description.at("format"));
     checkpoint.recipe = description.at("recipe");

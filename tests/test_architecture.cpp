@@ -96,3 +96,26 @@ TEST_CASE("each source file begins with a comment that says what it is, and stay
       CHECK(std::count(text.begin(), text.end(), '\n') < 500);
     }
 }
+
+TEST_CASE("docs/reliability.md names the tests that hold each fault, and no others") {
+  const std::regex in_document(R"re(([a-z_/]+): `([^`]+)`)re"), in_source(R"re(TEST_CASE\("([^"]*)"\))re");
+  std::set<std::pair<std::string, std::string>> listed, found;  // file and name
+  std::istringstream document(text_of(kRoot / "docs/reliability.md"));
+  int faults = 0;
+  for (std::string line; std::getline(document, line);) {
+    if (!std::regex_search(line, std::regex(R"(^\| \d+ \|)"))) continue;
+    ++faults;
+    INFO(line);
+    CHECK(std::regex_search(line, in_document));
+    for (std::sregex_iterator i(line.begin(), line.end(), in_document), end; i != end; ++i) listed.emplace((*i)[1], (*i)[2]);
+  }
+  CHECK(faults > 40);
+  for (const fs::path& file : sources("tests")) {
+    const std::string text = text_of(file), stem = fs::relative(file, kRoot / "tests").replace_extension().generic_string();
+    for (std::sregex_iterator i(text.begin(), text.end(), in_source), end; i != end; ++i)
+      if (const std::string name = (*i)[1]; listed.contains({stem, name}) || std::regex_search(name, std::regex(R"(\bfault \d)")))
+        found.emplace(stem, name);
+  }
+  for (const auto& [file, name] : listed) CHECK((found.contains({file, name}) ? "" : file + ": " + name + " is listed, there is no such test") == "");
+  for (const auto& [file, name] : found) CHECK((listed.contains({file, name}) ? "" : file + ": " + name + " is not listed") == "");
+}

@@ -299,6 +299,19 @@ TEST_CASE("ModelNet40_cloud.h5: both spellings of the labels, any number type, a
 
   const tiny::Folder folder;
   const path file = folder.path / "ModelNet40_cloud.h5";
+  {
+    // Chunks that were never written take no room in the file, which so claims two billion clouds.
+    const hsize_t dims[] = {2'000'000'000, 4, 3}, chunk[] = {1, 4, 3};
+    const hid_t plan = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(3, dims, nullptr);
+    H5Pset_chunk(plan, 3, chunk);
+    const hid_t made = H5Fcreate(file.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT);
+    H5Dclose(H5Dcreate2(made, "tr_cloud", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, plan, H5P_DEFAULT));
+    H5Sclose(space);
+    H5Pclose(plan);
+    H5Fclose(made);
+  }
+  CHECK_THAT(message("modelnet40", with(folder.path)),
+             Contains("'tr_cloud' has more elements than a file of this size can hold, dimension 0 is 2000000000"));
   tiny::write(file, "not HDF5");
   CHECK_THAT(message("modelnet40", with(folder.path)), Contains("ModelNet40_cloud.h5: is not an HDF5 file"));
   tiny::fs::remove(file);

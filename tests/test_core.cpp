@@ -1,5 +1,6 @@
 // The small parts under everything: shapes, random numbers, memory, names, parallel loops, scratch memory.
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -153,6 +154,15 @@ TEST_CASE("a recycler gives back memory of the same size class, and forgets at r
   CHECK(recycler.take(100) != b);
 }
 
+TEST_CASE("text of a file becomes part of a message in one line") {
+  CHECK(printable("two words, \xc3\xa9") == "two words, \xc3\xa9");
+  CHECK(printable("\x1b[2J\r\n\t\x7f") == "\\x1b[2J\\x0d\\x0a\\x09\\x7f");
+  CHECK(printable(std::string_view("a\0b", 3)) == "a\\x00b");
+  CHECK(printable(std::string(80, 'a')) == std::string(80, 'a'));
+  CHECK(printable(std::string(81, 'a')) == std::string(80, 'a') + "...");
+  CHECK(printable(std::string(79, 'a') + "\xc3\xa9 and more") == std::string(79, 'a') + "...");  // no half characters
+}
+
 TEST_CASE("mistyped names find the nearest") {
   CHECK(edit_distance("kitten", "sitting") == 3);
   CHECK(edit_distance("", "abc") == 3);
@@ -162,6 +172,7 @@ TEST_CASE("mistyped names find the nearest") {
   CHECK(nearest_name("resnet", {"vit", "translator", "set_transformer"}).empty());  // nothing like it
   CHECK(nearest_name("iter", {"dim", "iterations"}) == "iterations");
   CHECK(nearest_name("it", {"dim", "iterations"}).empty());
+  CHECK(nearest_name("iterations_of_sinkhorn", {"iterations"}).empty());
   CHECK(did_you_mean("ad", {"add", "mul"}) == "; did you mean 'add'?");
   CHECK(did_you_mean("ad", {}).empty());
 }
@@ -187,11 +198,8 @@ TEST_CASE("a parallel loop covers every index once, in the same chunks for any n
   CHECK(results[0] == results[1]);
   CHECK(results[0] == results[2]);
   parallel_for(0, 10, [&](int64_t, int64_t) { FAIL("an empty loop must not run"); });
-  int calls = 0;
-  parallel_for(5, 0, [&](int64_t begin, int64_t end) {
-#pragma omp atomic
-    calls += static_cast<int>(end - begin);
-  });
+  std::atomic<int> calls = 0;
+  parallel_for(5, 0, [&](int64_t begin, int64_t end) { calls += static_cast<int>(end - begin); });
   CHECK(calls == 5);
   CHECK(grain_for(1 << 20) == 1);
   CHECK(grain_for(0) == 32768);

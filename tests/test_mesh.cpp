@@ -77,9 +77,11 @@ TEST_CASE("every malformed OFF file has its own sentence with file and line") {
            {"OFF\n5 4 6\n" + kBody, "a.off:7: a vertex has 3 coordinates"},  // a face was taken for a vertex
            {"OFF\n4 5 6\n" + kBody, "a.off:10: the file ends before face 4 of 5"},
            {"OFF\n4 3 6\n" + kBody, "a.off:10: nothing may follow the last face"},
-           {"OFF\n1 0 0\n1 2\n# comment\n", "a.off:3: a coordinate must be a finite number, got ''"},
+           {"OFF\n1 0 0\n1 2\n# comment\n", "a.off:3: a coordinate must be a finite number (f32), got ''"},
            {"OFF\n1 0 0\n1 2 nan\n", "got 'nan'"},
            {"OFF\n1 0 0\n1 2 1e999\n", "got '1e999'"},
+           {"OFF\n1 0 0\n1 2 -3.5e38\n", "got '-3.5e38'"},  // no f32
+           {"OFF\n1 0 0\n1 2 -3.4e38\n", "nothing thrown"},
            {"OFF\n1 0 0\n1 2 1e-999\n", "nothing thrown"},
            {"OFF\n1 0 0\n1 2 3x\n", "got '3x'"},
            {"OFF\n1 0 0\n1 2 3 4\n", "a.off:3: a vertex has 3 coordinates and perhaps a colour of 3 or 4 numbers, got 4 numbers"},

@@ -29,7 +29,7 @@ std::vector<double> values(const std::string& bytes) { return to_doubles(parse_n
 
 }  // namespace
 
-TEST_CASE("all types of numbers, both byte orders and both memory orders are read") {
+TEST_CASE("fault 84: all types of numbers, both byte orders and both memory orders are read") {
   CHECK(values(npy(header("|i1", "2,"), "\x7f\xff"s)) == std::vector<double>{127, -1});
   CHECK(values(npy(header("|u1", "2,"), "\x7f\xff"s)) == std::vector<double>{127, 255});
   CHECK(values(npy(header("|b1", "2,"), "\0\1"s)) == std::vector<double>{0, 1});
@@ -52,9 +52,13 @@ TEST_CASE("all types of numbers, both byte orders and both memory orders are rea
   CHECK(parse_npy(npy(header("<f8", "0, 3"), ""), "a").shape() == Shape{0, 3});
   // Keys in any order, either quote, no comma at the end, version 2.
   CHECK(values(npy("{\"shape\":(1,),\"descr\":\"|u1\",\"fortran_order\":False}", "\7"s, 2)) == std::vector<double>{7});
+  // A header of 70,000 bytes, whose length needs version 2.
+  std::string longest = header("|u1", "1,");
+  longest.resize(70'000, ' ');
+  CHECK(values("\x93NUMPY\2\0\x70\x11\1\0"s + longest + "\7") == std::vector<double>{7});
 }
 
-TEST_CASE("malformed .npy files are refused with the name and the reason") {
+TEST_CASE("fault 84: malformed .npy files are refused with the name and the reason") {
   const std::string good = npy(header("|u1", "2,"), "\1\2"s);
   for (const auto& [bytes, message] : std::vector<std::pair<std::string, std::string>>{
            {"", "must begin with"},
@@ -68,6 +72,7 @@ TEST_CASE("malformed .npy files are refused with the name and the reason") {
            {npy(header("<c16", "1,"), std::string(16, '\0')), "type of numbers"},
            {npy(header("<U4", "1,"), std::string(16, '\0')), "type of numbers"},
            {npy(header("", "2,"), "\1\2"s), "type of numbers"},
+           {npy(header("\x1b[2J\n", "2,"), "\1\2"s), "got '\\x1b[2J\\x0a'"},
            {npy("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (2,)}", ""), "requires '''"},
            {npy("{'descr': '|u1', 'fortran_order': 0, 'shape': (2,)}", "\1\2"s), "True or False"},
            {npy("{'descr': '|u1', 'shape': (2,)}", "\1\2"s), "needs the keys"},

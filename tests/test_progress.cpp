@@ -263,6 +263,9 @@ TEST_CASE("metrics: a malformed line is named by file and number") {
   CHECK(error(header + good) == "no error");
   CHECK_THAT(error(header + good + "{\"step\":\n" + good), Contains("metrics.jsonl:3: requires a JSON object, got '{\"step\":'"));
   CHECK_THAT(error(header + "17\n"), Contains(":2: requires a JSON object"));
+  CHECK_THAT(error(header + "\x1b[2J\n"), Contains(":2: requires a JSON object, got '\\x1b[2J'"));
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  CHECK_THAT(error(header + "{\"step\":1,\"split\":" + deep + "}\n"), Contains(":2: requires a JSON object"));
   CHECK_THAT(error(header + "{\"split\":\"train\"}\n"), Contains(":2: requires an integer \"step\" >= 0, got none"));
   CHECK_THAT(error(header + "{\"step\":-1,\"split\":\"train\"}\n"), Contains("got -1"));
   CHECK_THAT(error(header + "{\"step\":1}\n"), Contains(":2: requires a string \"split\""));

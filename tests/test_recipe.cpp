@@ -117,9 +117,19 @@ TEST_CASE("mistakes in a file are named with its path") {
   CHECK_THAT(message(folder, R"("epochs": 1, "epochs": 2)"), Contains("\"epochs\" occurs twice"));
   CHECK_THAT(message(folder, R"("optimizer": {"lr": 1e999})"), Contains("broken.json: "));
   CHECK_THAT(message(folder, "\n\"epochs\" 3"), Contains("broken.json: must be JSON: line 2, column"));
+  CHECK_THAT(message(folder, R"("\u001b[2J\n": 1)"), Contains("unknown key '\\x1b[2J\\x0a'"));
+  CHECK(message(folder, "\"" + std::string(1 << 19, 'x') + "\": 1").size() < 1000);
   folder.add("broken", "[1]");
   CHECK_THROWS_WITH(load_recipe("broken"), Contains("the recipe requires an object, got [1]"));
   CHECK_THROWS_AS(load_recipe((folder.path / "absent.json").string()), IoError);
+}
+
+TEST_CASE("no recipe is deep or long enough to end the program") {
+  const RecipeFolder folder;
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  CHECK_THAT(message(folder, "\"seed\": " + deep), Contains("broken.json: JSON must be nested at most 64 deep"));
+  CHECK_THAT(message_of_set("seed=" + deep), Contains("'seed' requires an integer") && Contains("..."));
+  CHECK_THAT(message(folder, "\"seed\": \"" + std::string(900'000, 'x') + "\x01"), Contains("broken.json: must be JSON: line 1, column 90"));
 }
 
 TEST_CASE("an unknown recipe is answered by the nearest one and the list") {

@@ -1,6 +1,7 @@
 // Text on its way to a model: lines and characters, token planes and batches, caches, subwords, the IMDb layout from folder and archive.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -37,6 +38,26 @@ using Strings = std::vector<std::string>;
 
 json imdb_options(const Folder& folder) {
   return {{"folder", folder.path.string()}, {"cache", (folder.path / "cache").string()}, {"vocabulary", 40}, {"max_length", 6}};
+}
+
+/// A file of a tar archive, or with type 'L' the long name of the next.
+std::string tar_entry(const std::string& name, char type, const std::string& content) {
+  std::string header(512, '\0');
+  header.replace(0, name.size(), name);
+  header.replace(100, 7, "0000644");
+  char size[12];
+  std::snprintf(size, sizeof size, "%011zo", content.size());
+  header.replace(124, 11, size);
+  header.replace(136, 11, "00000000000");
+  header[156] = type;
+  header.replace(257, 7, "ustar  ");
+  header.replace(148, 8, 8, ' ');
+  unsigned sum = 0;
+  for (const char c : header) sum += static_cast<unsigned char>(c);
+  std::snprintf(size, sizeof size, "%06o", sum);
+  header.replace(148, 7, std::string(size, 6) + '\0');
+  const size_t padded = (content.size() + 511) / 512 * 512;
+  return header + content + std::string(padded - content.size(), '\0');
 }
 
 TextClassification toy_texts(TextBatches batches, int64_t count = 23, int64_t max_length = 50) {
@@ -264,6 +285,15 @@ TEST_CASE("IMDb from a folder and from an archive is the same, and malformed tre
                     Contains("aclImdb_v1.tar.gz") && Contains("archive") && Contains("it ends too early") && !Contains("unknown reason"));
   write_file(archive, "no archive at all");
   CHECK_THROWS_WITH(read_reviews(archive), Contains("aclImdb_v1.tar.gz"));
+  // Formats that read other files or start programs are not archives here.
+  write_file(archive, cat("#mtree\n./train/pos/1_9.txt type=file contents=", folder / "aclImdb/train/pos/0_10.txt", "\n"));
+  CHECK_THROWS_WITH(read_reviews(archive), Contains("is no archive that can be read"));
+  // A name of 200,000 letters is a name.
+  const std::string long_name(200'000, 'a');
+  write_file(archive, tar_entry("././@LongLink", 'L', long_name + '\0') + tar_entry("a", '0', "x"));
+  CHECK_THROWS_WITH(read_reviews(archive), Contains("holds no review in train/neg"));
+  write_file(archive, tar_entry("././@LongLink", 'L', "train/pos/" + long_name + '\0') + tar_entry("a", '0', "x"));
+  CHECK_THROWS_WITH(read_reviews(archive), Contains(": train/pos/aaa") && Contains("...: reviews must be called ID_RATING.txt"));
 
   const auto refused = [&](const char* name, std::string_view text, const std::string& message) {
     folder.write(fs::path("aclImdb") / name, text);

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "core/file.h"
-#include "core/json_error.h"
+#include "core/json.h"
 #include "core/parallel.h"
 #include "tools/commands.h"
 #include "tools/experiment.h"

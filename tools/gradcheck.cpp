@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "core/file.h"
-#include "core/json_error.h"
+#include "core/json.h"
 #include "tools/commands.h"
 #include "tools/gradcheck_json.h"
 #include "tools/option_checks.h"

@@ -6,6 +6,11 @@
 #include <cstdint>
 #include <cstdlib>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 #if defined(__x86_64__)
 asm(R"(
 .text
@@ -71,8 +76,21 @@ extern "C" void sinkgrad_switch_fiber(void** save, void* load);
 namespace sinkgrad::simt {
 
 namespace {
+
 constexpr size_t kGuard = 4096;
+
+#ifdef __SANITIZE_ADDRESS__
+void (*g_entry)() = nullptr;
+Continuation* g_from = nullptr;
+
+/// Enters a fiber for the first time. Whoever switched to it may be a thread, whose stack only the sanitizer knows.
+void begin_fiber() {
+  __sanitizer_finish_switch_fiber(nullptr, &g_from->bottom, &g_from->bytes);
+  g_entry();
 }
+#endif
+
+}  // namespace
 
 FiberStack::FiberStack() {
   void* p = mmap(nullptr, kBytes + kGuard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -86,6 +104,11 @@ FiberStack::~FiberStack() {
 }
 
 Continuation FiberStack::prepare(void (*entry)()) const {
+#ifdef __SANITIZE_ADDRESS__
+  ASAN_UNPOISON_MEMORY_REGION(base_ + kGuard, kBytes);  // the fiber that had this stack never returned from its frames
+  g_entry = entry;
+  entry = begin_fiber;
+#endif
   auto top = reinterpret_cast<uintptr_t>(base_ + kGuard + kBytes) & ~uintptr_t{63};
 #if defined(__x86_64__)
   auto* sp = reinterpret_cast<void**>(top - 72);
@@ -97,9 +120,19 @@ Continuation FiberStack::prepare(void (*entry)()) const {
   for (int i = 0; i < 20; ++i) sp[i] = nullptr;
   sp[11] = reinterpret_cast<void*>(entry);  // x30
 #endif
-  return {sp};
+  return {sp, base_ + kGuard, kBytes};
 }
 
-void switch_fiber(Continuation& from, const Continuation& to) { sinkgrad_switch_fiber(&from.stack_pointer, to.stack_pointer); }
+void switch_fiber(Continuation& from, const Continuation& to) {
+#ifdef __SANITIZE_ADDRESS__
+  void* fake_stack = nullptr;
+  g_from = &from;
+  __sanitizer_start_switch_fiber(&fake_stack, to.bottom, to.bytes);
+  sinkgrad_switch_fiber(&from.stack_pointer, to.stack_pointer);
+  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#else
+  sinkgrad_switch_fiber(&from.stack_pointer, to.stack_pointer);
+#endif
+}
 
 }  // namespace sinkgrad::simt

@@ -7,6 +7,9 @@ namespace sinkgrad::simt {
 /// Where a fiber (or the scheduler) continues when it is switched to.
 struct Continuation {
   void* stack_pointer = nullptr;
+  // Of its stack, which AddressSanitizer is told at each switch.
+  const void* bottom = nullptr;
+  size_t bytes = 0;
 };
 
 /// A stack with an unmapped page below it, so that an overflow is a fault and not a riddle. Stacks are reused.

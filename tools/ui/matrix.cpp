@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/file.h"
+#include "core/json.h"
 #include "core/npy.h"
 
 namespace sinkgrad {
@@ -34,13 +35,8 @@ struct Rows {
   }
 };
 
-Tensor parse_json(std::string_view text, const std::string& name) {
-  nlohmann::json content;
-  try {
-    content = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw InputError(cat(name, ": must be JSON because it begins with ", text[0], ": ", error.what()));
-  }
+Tensor parse_json_matrix(std::string_view text, const std::string& name) {
+  nlohmann::json content = parse_json(text, name);
   if (content.is_object()) {
     require<InputError>(content.contains("C"), name, ": a JSON object requires the matrix under \"C\"");
     content = nlohmann::json(content["C"]);
@@ -53,7 +49,7 @@ Tensor parse_json(std::string_view text, const std::string& name) {
     require<InputError>(row.is_array(), name, place, ": requires an array of numbers, got ", row.type_name());
     for (const nlohmann::json& value : row) {
       const bool infinite = value == "-inf" || value == "inf";  // JSON has no such numbers
-      require<InputError>(value.is_number() || infinite, name, place, ": requires numbers or \"-inf\", got ", value.dump());
+      require<InputError>(value.is_number() || infinite, name, place, ": requires numbers or \"-inf\", got ", printable(value.dump()));
       rows.values.push_back(infinite ? (value == "-inf" ? -HUGE_VAL : HUGE_VAL) : value.get<double>());
     }
     rows.end_row(begin, place);
@@ -71,7 +67,8 @@ void parse_row(std::string_view text, const std::string& place, Rows& rows) {
     const std::string word(text.substr(0, text.find_first_of(" \t\r,")));
     char* end = nullptr;
     const double value = std::strtod(word.c_str(), &end);
-    require<InputError>(!word.empty() && *end == '\0', rows.name, place, ": requires numbers separated by blanks or commas, got '", word, "'");
+    require<InputError>(!word.empty() && end == word.c_str() + word.size(), rows.name, place,
+                        ": requires numbers separated by blanks or commas, got '", printable(word), "'");
     rows.values.push_back(value);
     text.remove_prefix(word.size());
     text.remove_prefix(std::min(text.find_first_not_of(" \t\r"), text.size()));
@@ -86,7 +83,7 @@ void parse_row(std::string_view text, const std::string& place, Rows& rows) {
 
 Tensor parse_matrix(std::string_view text, const std::string& name) {
   const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first != std::string_view::npos && (text[first] == '[' || text[first] == '{')) return parse_json(text.substr(first), name);
+  if (first != std::string_view::npos && (text[first] == '[' || text[first] == '{')) return parse_json_matrix(text.substr(first), name);
   Rows rows{name};
   std::istringstream lines{std::string(text)};
   size_t number = 0;

@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace sinkgrad {
 namespace {
@@ -39,10 +40,13 @@ Lines parse_lines(const std::filesystem::path& path) {
   for (size_t begin = 0; begin < bytes.size();) {
     const size_t end = std::min(bytes.find('\n', begin), bytes.size());
     Line line{bytes.substr(begin, end - begin), {}};
-    line.json = Json::parse(line.text, nullptr, false);
+    try {
+      line.json = parse_json(line.text, path.string());
+    } catch (const InputError&) {  // it stays null
+    }
     if (!line.json.is_object()) {
       parsed.torn = end == bytes.size();
-      require<InputError>(parsed.torn, path.string(), ":", parsed.lines.size() + 1, ": requires a JSON object, got '", line.text.substr(0, 60), "'");
+      require<InputError>(parsed.torn, path.string(), ":", parsed.lines.size() + 1, ": requires a JSON object, got '", printable(line.text), "'");
       break;
     }
     parsed.lines.push_back(std::move(line));
@@ -52,14 +56,15 @@ Lines parse_lines(const std::filesystem::path& path) {
   require<InputError>(has_header, path.string(), ":1: requires a header with \"schema\": ", kSchema,
                       parsed.lines.empty() ? ", the file has no complete line" : "");
   require<InputError>(parsed.lines[0].json["schema"] == kSchema, path.string(), ":1: this program reads schema ", kSchema, ", got ",
-                      parsed.lines[0].json["schema"].dump());
+                      printable(parsed.lines[0].json["schema"].dump()));
   return parsed;
 }
 
 int64_t step_of(const std::filesystem::path& path, size_t line, const Json& json) {
   const auto step = json.find("step");
   const bool ok = step != json.end() && step->is_number_integer() && step->get<int64_t>() >= 0;
-  require<InputError>(ok, path.string(), ":", line, ": requires an integer \"step\" >= 0, got ", step == json.end() ? "none" : step->dump());
+  require<InputError>(ok, path.string(), ":", line, ": requires an integer \"step\" >= 0, got ",
+                      step == json.end() ? "none" : printable(step->dump()));
   return step->get<int64_t>();
 }
 
@@ -67,12 +72,12 @@ MetricsRow row_of(const std::filesystem::path& path, size_t line, const Json& js
   MetricsRow row;
   row.step = step_of(path, line, json);
   const Json split = json.value("split", Json());
-  require<InputError>(split.is_string(), path.string(), ":", line, ": requires a string \"split\", got ", split.dump());
+  require<InputError>(split.is_string(), path.string(), ":", line, ": requires a string \"split\", got ", printable(split.dump()));
   row.split = split.get<std::string>();
   for (const auto& [key, value] : json.items()) {
     if (key == "step" || key == "split" || key == "nonfinite") continue;
-    require<InputError>(value.is_number() || value.is_null(), path.string(), ":", line, ": \"", key, "\" requires a number or null, got ",
-                        value.dump());
+    require<InputError>(value.is_number() || value.is_null(), path.string(), ":", line, ": \"", printable(key), "\" requires a number or null, got ",
+                        printable(value.dump()));
     const double number = value.is_null() ? kNan : value.get<double>();
     if (key == "t") {
       row.time = number;

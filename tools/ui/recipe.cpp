@@ -5,11 +5,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <set>
 
 #include "core/check.h"
 #include "core/file.h"
-#include "core/json_error.h"
+#include "core/json.h"
 #include "core/names.h"
 
 namespace sinkgrad {
@@ -103,11 +102,8 @@ std::string suggestion(const std::string& unknown) {
   return did_you_mean(unknown, paths);
 }
 
-/// A value in an error message, cut when it is long.
-std::string shown(const Json& value) {
-  const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return text.size() <= 80 ? text : text.substr(0, 77) + "...";
-}
+/// A value in an error message.
+std::string shown(const Json& value) { return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)); }
 
 /// Fills the fields of a section from a JSON object. `source` begins every error message.
 class SectionReader {
@@ -125,7 +121,7 @@ class SectionReader {
   void refuse_unknown_keys() const {
     for (const auto& [key, value] : object_.items()) {
       const std::string path = child(path_, key);
-      require<InputError>(std::count(known_.begin(), known_.end(), key) > 0, source_, ": unknown key '", path, "'", suggestion(path));
+      require<InputError>(std::count(known_.begin(), known_.end(), key) > 0, source_, ": unknown key '", printable(path), "'", suggestion(path));
     }
   }
 
@@ -213,29 +209,14 @@ nlohmann::ordered_json as_json(Part& part) {
   return json;
 }
 
-/// JSON in which a repeated key is an error (parsers keep the last one silently).
-Json parse_strictly(const std::string& text, const std::string& source) {
-  std::vector<std::set<std::string>> open;
-  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start) open.emplace_back();
-    if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const bool fresh = open.back().insert(value.get<std::string>()).second;
-      require<InputError>(fresh, source, ": the key ", shown(value), " occurs twice in one object");
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, watch);
-  } catch (const Json::exception& error) {
-    throw InputError(cat(source, ": must be JSON: ", json_problem(error)));
-  }
-}
-
 /// The value of --set: JSON where it is some, otherwise (text without quotes) a string.
 Json override_value(const std::string& text, bool wants_string) {
-  Json value = Json::parse(text, nullptr, false);
-  return value.is_discarded() || (wants_string && !value.is_string()) ? Json(text) : value;
+  try {
+    Json value = parse_json(text, "--set");
+    return wants_string && !value.is_string() ? Json(text) : value;
+  } catch (const InputError&) {
+    return text;
+  }
 }
 
 bool is_string_field(const std::vector<std::string>& keys) {
@@ -257,7 +238,7 @@ std::filesystem::path find_recipe(const std::string& name_or_path) {
 }  // namespace
 
 void Recipe::set(const std::string& assignment) {
-  const std::string source = "--set " + assignment;
+  const std::string source = "--set " + printable(assignment);
   const size_t equals = assignment.find('=');
   require<InputError>(equals != std::string::npos && equals > 0, source, ": requires key=value, such as optimizer.lr=0.01");
   const std::string path = assignment.substr(0, equals), text = assignment.substr(equals + 1);
@@ -265,7 +246,7 @@ void Recipe::set(const std::string& assignment) {
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('.', begin), path.size());
     keys.push_back(path.substr(begin, end - begin));
-    require<InputError>(!keys.back().empty(), source, ": the key '", path, "' has an empty part");
+    require<InputError>(!keys.back().empty(), source, ": the key '", printable(path), "' has an empty part");
     begin = end + 1;
   }
   Json* options = keys.size() < 2 ? nullptr : keys[0] == "model" ? &model : keys[0] == "data" ? &data : nullptr;
@@ -273,13 +254,14 @@ void Recipe::set(const std::string& assignment) {
     Json nested = override_value(text, is_string_field(keys));
     for (size_t i = keys.size(); i-- > 0;) nested = Json::object({{keys[i], nested}});
     if (keys.size() == 1 && (model.contains(path) || data.contains(path)) && !to_json().contains(path))
-      throw InputError(cat(source, ": unknown key '", path, "'; did you mean '", model.contains(path) ? "model." : "data.", path, "'?"));
+      throw InputError(
+          cat(source, ": unknown key '", printable(path), "'; did you mean '", model.contains(path) ? "model." : "data.", printable(path), "'?"));
     merge(*this, nested, source);
     return;
   }
   for (size_t i = 1; i < keys.size(); ++i) {
     const bool is_object = options->is_object() || options->is_null();
-    require<InputError>(is_object, source, ": '", keys[i - 1], "' is ", shown(*options), ", it has no key '", keys[i], "'");
+    require<InputError>(is_object, source, ": '", printable(keys[i - 1]), "' is ", shown(*options), ", it has no key '", printable(keys[i]), "'");
     options = &(*options)[keys[i]];
   }
   *options = override_value(text, options->is_string() || path == "model.name" || path == "data.name");
@@ -295,7 +277,7 @@ Recipe load_recipe(const std::string& name_or_path, const std::vector<std::strin
   const std::filesystem::path path = find_recipe(name_or_path);
   Recipe recipe;
   recipe.name = path.stem().string();
-  merge(recipe, parse_strictly(read_file(path, kMaxBytes), path.string()), path.string());
+  merge(recipe, parse_json(read_file(path, kMaxBytes), path.string()), path.string());
   for (const std::string& assignment : overrides) recipe.set(assignment);
   for (const auto& [key, section] : {std::pair("model", &recipe.model), std::pair("data", &recipe.data)})
     require<InputError>(section->contains("name") && (*section)["name"].is_string(), path.string(), ": '", key,
