@@ -187,6 +187,7 @@ void compare(const GradcheckCase& c, const Probes& probes, const Shape& out, con
     input.common_factor = {};
     const double single = scale_of(k, false), random = scale_of(k, true);
     double least = kInfinity, greatest = -kInfinity;  // factor of the wrong derivatives
+    bool has_factor = true;                           // false once a wrong derivative is no finite multiple of the right one
     input.scale = single;
     for (size_t i = 0; i < probes.directions.size(); ++i) {
       const Direction& d = probes.directions[i];
@@ -199,7 +200,8 @@ void compare(const GradcheckCase& c, const Probes& probes, const Shape& out, con
         ++input.total;
         input.bad += wrong;
         input.unverifiable += !verifiable && !wrong;
-        if (wrong && std::abs(n) > 1e-3 * scale) {
+        if (wrong && !(std::max(std::abs(a), std::abs(n)) <= 1e-3 * scale)) {
+          has_factor &= std::isfinite(a / n);
           least = std::min(least, a / n);
           greatest = std::max(greatest, a / n);
         }
@@ -222,7 +224,8 @@ void compare(const GradcheckCase& c, const Probes& probes, const Shape& out, con
         input.top.insert(std::upper_bound(input.top.begin(), input.top.end(), e, before), e);
       }
     }
-    if (input.bad > 1 && greatest - least <= 1e-3 * std::max(std::abs(greatest), std::abs(least))) input.common_factor = (least + greatest) / 2;
+    has_factor &= least <= greatest && greatest - least <= 1e-3 * std::max(std::abs(greatest), std::abs(least));
+    if (input.bad > 1 && has_factor) input.common_factor = (least + greatest) / 2;
     if (!input.top.empty() && (!worst || before(input.top[0], *worst))) worst = &input.top[0];
   }
   r->worst = worst ? *worst : GradcheckEntry{};

@@ -37,8 +37,9 @@ std::string about_input(const GradcheckReport& r, const GradcheckInput& in) {
     s += fmt::format("        tolerance {:.0e} of the largest entry, {:.3e}\n", r.tolerance, in.top[0].scale);
     if (in.common_factor && std::abs(*in.common_factor - 1) > 1e-3)
       s += fmt::format("        every wrong entry is {:.4g} times what it should be\n", *in.common_factor);
-    if (in.top.size() > 1) s += fmt::format("        the {} worst:\n", in.top.size());
-    for (size_t i = 0; in.top.size() > 1 && i < in.top.size(); ++i)
+    const size_t listed = std::min(in.top.size(), static_cast<size_t>(in.bad));
+    if (listed > 1) s += fmt::format("        the {} worst:\n", listed);
+    for (size_t i = 0; listed > 1 && i < listed; ++i)
       s += fmt::format("          {:<28} analytic {:>13.6e}  numeric {:>13.6e}  rel {:.1e}\n", in.top[i].place(), in.top[i].analytic,
                        in.top[i].numeric, in.top[i].relative);
   }
