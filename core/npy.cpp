@@ -1,16 +1,13 @@
 // The format is described in numpy/lib/format.py: magic, version, length of the header, the header as a Python dictionary, the elements.
 #include "core/npy.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <cmath>
 #include <cstring>
+#include <functional>
 #include <optional>
 
-#include "core/file.h"
 #include "core/names.h"
 
 namespace sinkgrad {
@@ -110,55 +107,64 @@ class Header {
 };
 
 template <class T>
-double element(const char* at, bool swap) {
+T element(const char* at, bool swap) {
   char bytes[sizeof(T)];
   std::memcpy(bytes, at, sizeof(T));
   if (swap) std::reverse(bytes, bytes + sizeof(T));
-  T value;
-  std::memcpy(&value, bytes, sizeof(T));
-  return static_cast<double>(value);
+  return std::bit_cast<T>(bytes);
 }
 
-double half(const char* at, bool swap) {
+float half(const char* at, bool swap) {
   const auto bits = static_cast<uint32_t>(element<uint16_t>(at, swap));
-  const int exponent = static_cast<int>(bits >> 10 & 31), fraction = static_cast<int>(bits & 1023);
-  const double size =
-      exponent == 31 ? (fraction ? std::nan("") : HUGE_VAL) : std::ldexp(exponent ? 1024 + fraction : fraction, std::max(exponent, 1) - 25);
-  return bits >> 15 ? -size : size;
+  const uint32_t sign = bits >> 15 << 31, exponent = bits >> 10 & 31, fraction = bits & 1023;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000 | fraction << 13);
+  if (exponent == 0) return (sign ? -0x1p-24f : 0x1p-24f) * static_cast<float>(fraction);
+  return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
-using Reader = double (*)(const char*, bool);
-
-/// How an element is read; null for what has no meaning as a number.
-Reader reader(std::string_view kind) {
-  static constexpr std::pair<std::string_view, Reader> kReaders[] = {
-      {"b1", element<uint8_t>}, {"i1", element<int8_t>},   {"i2", element<int16_t>},  {"i4", element<int32_t>},  {"i8", element<int64_t>},
-      {"u1", element<uint8_t>}, {"u2", element<uint16_t>}, {"u4", element<uint32_t>}, {"u8", element<uint64_t>}, {"f2", half},
-      {"f4", element<float>},   {"f8", element<double>}};
-  for (const auto& [name, read] : kReaders)
-    if (name == kind) return read;
-  return nullptr;
+int64_t unsigned_long(const char* at, bool swap) {
+  const auto value = element<uint64_t>(at, swap);
+  require<InputError>(value <= INT64_MAX, "an unsigned integer of 64 bits must be below 2^63, got ", value);
+  return static_cast<int64_t>(value);
 }
 
-template <class T>
-void append(std::string& bytes, T value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+/// Fills an array from elements at data + offset(k) size.
+using Fill = void (*)(const char* data, const std::function<size_t(int64_t)>& offset, size_t size, bool swap, Tensor& to);
+
+template <class To, auto read>
+void fill(const char* data, const std::function<size_t(int64_t)>& offset, size_t size, bool swap, Tensor& to) {
+  const std::span<To> elements = to.span<To>();
+  for (size_t k = 0; k < elements.size(); ++k) elements[k] = static_cast<To>(read(data + offset(static_cast<int64_t>(k)) * size, swap));
 }
 
-/// What a local header and an entry of the directory of a zip archive have in common.
-std::string zip_fields(const std::string& name, const std::string& content) {
-  std::string bytes;
-  append<uint16_t>(bytes, 20);    // version 2.0
-  append<uint16_t>(bytes, 0);     // flags
-  append<uint16_t>(bytes, 0);     // stored
-  append<uint16_t>(bytes, 0);     // 00:00
-  append<uint16_t>(bytes, 0x21);  // 1980-01-01
-  append<uint32_t>(bytes, static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(content.data()), content.size())));
-  append<uint32_t>(bytes, static_cast<uint32_t>(content.size()));
-  append<uint32_t>(bytes, static_cast<uint32_t>(content.size()));
-  append<uint16_t>(bytes, static_cast<uint16_t>(name.size()));
-  append<uint16_t>(bytes, 0);  // no extra field
-  return bytes;
+/// How a type of elements is read.
+struct Format {
+  std::string_view kind;
+  DType dtype;
+  Fill read;
+};
+constexpr Format kFormats[] = {{"b1", DType::i32, fill<int32_t, element<uint8_t>>},  {"i1", DType::i32, fill<int32_t, element<int8_t>>},
+                               {"i2", DType::i32, fill<int32_t, element<int16_t>>},  {"i4", DType::i32, fill<int32_t, element<int32_t>>},
+                               {"i8", DType::i64, fill<int64_t, element<int64_t>>},  {"u1", DType::i32, fill<int32_t, element<uint8_t>>},
+                               {"u2", DType::i32, fill<int32_t, element<uint16_t>>}, {"u4", DType::i64, fill<int64_t, element<uint32_t>>},
+                               {"u8", DType::i64, fill<int64_t, unsigned_long>},     {"f2", DType::f32, fill<float, half>},
+                               {"f4", DType::f32, fill<float, element<float>>},      {"f8", DType::f64, fill<double, element<double>>}};
+
+/// Null for what has no meaning as a number.
+const Format* format_of(std::string_view kind) {
+  const auto found = std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.kind == kind; });
+  return found == std::end(kFormats) ? nullptr : found;
+}
+
+/// Where element k of a row-major array lies when the first index runs fastest.
+size_t fortran_offset(const Shape& shape, int64_t k) {
+  int64_t rest = k, stride = shape.count(), at = 0;
+  for (int d = shape.rank(); d-- > 0;) {
+    stride /= shape[d];
+    at += rest % shape[d] * stride;
+    rest /= shape[d];
+  }
+  return static_cast<size_t>(at);
 }
 
 }  // namespace
@@ -175,26 +181,19 @@ Tensor parse_npy(std::string_view bytes, const std::string& name) {
   require<InputError>(length <= bytes.size() - start, name, ": the header of ", length, " bytes exceeds the file of ", bytes.size());
   const Header header(bytes.substr(start, length), name);
   const std::string& descr = header.descr();
-  const Reader read = descr.size() >= 2 ? reader(std::string_view(descr).substr(1)) : nullptr;
-  if (!read || !std::strchr("<>|=", descr[0])) header.fail("must name a type of numbers such as '<f8', got '" + descr + "'");
-  const size_t size = static_cast<size_t>(descr.back() - '0');
+  const Format* format = descr.size() >= 2 ? format_of(std::string_view(descr).substr(1)) : nullptr;
+  if (!format || !std::strchr("<>|=", descr[0])) header.fail("must name a type of numbers such as '<f8', got '" + descr + "'");
+  const auto size = static_cast<size_t>(descr.back() - '0');
   const std::string_view data = bytes.substr(start + length);
-  require<InputError>(static_cast<size_t>(header.shape().count()) == data.size() / size && data.size() % size == 0, name, ": shape ", header.shape(),
-                      " of ", descr, " requires ", static_cast<size_t>(header.shape().count()) * size, " bytes, got ", data.size());
-  Tensor array(header.shape(), DType::f64);
   const Shape& shape = header.shape();
-  for (int64_t k = 0; k < shape.count(); ++k) {
-    int64_t at = k;
-    if (header.fortran()) {  // the first index runs fastest
-      int64_t rest = k, stride = shape.count();
-      at = 0;
-      for (int d = shape.rank(); d-- > 0;) {
-        stride /= shape[d];
-        at += rest % shape[d] * stride;
-        rest /= shape[d];
-      }
-    }
-    array.span<double>()[static_cast<size_t>(k)] = read(data.data() + static_cast<size_t>(at) * size, descr[0] == '>');
+  require<InputError>(static_cast<size_t>(shape.count()) == data.size() / size && data.size() % size == 0, name, ": shape ", shape, " of ", descr,
+                      " requires ", static_cast<size_t>(shape.count()) * size, " bytes, got ", data.size());
+  Tensor array(shape, format->dtype);
+  const auto offset = [&](int64_t k) { return header.fortran() ? fortran_offset(shape, k) : static_cast<size_t>(k); };
+  try {
+    format->read(data.data(), offset, size, descr[0] == '>', array);
+  } catch (const InputError& error) {
+    throw InputError(cat(name, ": ", error.what()));
   }
   return array;
 }
@@ -208,33 +207,9 @@ std::string npy_bytes(const Tensor& array) {
   header += '\n';
   std::string bytes(kMagic);
   bytes += std::string("\x01\x00", 2);
-  append(bytes, static_cast<uint16_t>(header.size()));
+  bytes += static_cast<char>(header.size() & 255);
+  bytes += static_cast<char>(header.size() >> 8);
   return bytes.append(header).append(static_cast<const char*>(array.view().data), array.view().bytes());
-}
-
-void write_npz(const std::filesystem::path& path, std::span<const std::pair<std::string, Tensor>> arrays) {
-  AtomicFile file(path);
-  std::string directory;
-  for (const auto& [array_name, array] : arrays) {
-    const std::string name = array_name + ".npy", content = npy_bytes(array), fields = zip_fields(name, content);
-    const uint64_t offset = file.written();
-    require(offset + content.size() + directory.size() + 1024 <= UINT32_MAX, path.string(), ": an .npz file must not exceed 4 GiB");
-    file.write("PK\x03\x04" + fields + name);
-    file.write(content);
-    directory += std::string("PK\x01\x02\x14\x00", 6) + fields;
-    directory.append(10, '\0');  // no comment, first disk, no attributes
-    append(directory, static_cast<uint32_t>(offset));
-    directory += name;
-  }
-  const auto start = static_cast<uint32_t>(file.written());
-  std::string end("PK\x05\x06\x00\x00\x00\x00", 8);
-  append(end, static_cast<uint16_t>(arrays.size()));
-  append(end, static_cast<uint16_t>(arrays.size()));
-  append(end, static_cast<uint32_t>(directory.size()));
-  append(end, start);
-  append<uint16_t>(end, 0);
-  file.write(directory + end);
-  file.commit();
 }
 
 }  // namespace sinkgrad

@@ -5,7 +5,6 @@
 #include <deque>
 
 #include "core/json.h"
-#include "core/safetensors.h"
 
 namespace sinkgrad {
 namespace {
@@ -84,18 +83,17 @@ void Checkpoint::restore(const ParameterPack& pack, Optimizer* optimizer) const 
 }
 
 void write_checkpoint(const std::filesystem::path& path, const Json& recipe, const TrainingState& state, const ParameterPack& pack,
-                      const Optimizer& optimizer) {
+                      const Optimizer* optimizer) {
   Json values;
   each_field(state, [&](const char* name, const auto& value) { values[name] = value; });
   const Json description = {{"format", kFormat}, {"recipe", recipe}, {"state", values}};
-  write_safetensors(path, HostCopy(pack, &optimizer).views, {{"format", "pt"}, {kMetadataKey, description.dump()}});
+  write_safetensors(path, HostCopy(pack, optimizer).views, {{"format", "pt"}, {kMetadataKey, description.dump()}});
 }
 
-Checkpoint read_checkpoint(const std::filesystem::path& path) {
-  SafetensorsFile file = read_safetensors(path);
-  Checkpoint checkpoint{.path = path, .tensors = std::move(file.tensors)};
+std::optional<Checkpoint> checkpoint_in(SafetensorsFile file, const std::filesystem::path& path) {
   const auto text = file.metadata.find(kMetadataKey);
-  require<InputError>(text != file.metadata.end(), path.string(), ": is no checkpoint of sinkgrad: its metadata has no '", kMetadataKey, "'");
+  if (text == file.metadata.end()) return std::nullopt;
+  Checkpoint checkpoint{.path = path, .tensors = std::move(file.tensors)};
   try {
     const auto description = parse_json<Json>(text->second, path.string() + ": the metadata '" + kMetadataKey + "'");
     require<InputError>(description.at("format") == kFormat, path.string(), ": this program reads checkpoints of format ", kFormat, ", got ",
@@ -110,6 +108,12 @@ Checkpoint read_checkpoint(const std::filesystem::path& path) {
     throw InputError(cat(path.string(), ": the metadata '", kMetadataKey, "' is malformed: ", json_problem(e)));
   }
   return checkpoint;
+}
+
+Checkpoint read_checkpoint(const std::filesystem::path& path) {
+  std::optional<Checkpoint> checkpoint = checkpoint_in(read_safetensors(path), path);
+  require<InputError>(checkpoint.has_value(), path.string(), ": is no checkpoint of sinkgrad: its metadata has no '", kMetadataKey, "'");
+  return *std::move(checkpoint);
 }
 
 }  // namespace sinkgrad

@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
+#include "core/safetensors.h"
 #include "nn/optimizer.h"
 
 namespace sinkgrad {
@@ -41,9 +43,11 @@ struct Checkpoint {
   void restore(const ParameterPack& pack, Optimizer* optimizer = nullptr) const;
 };
 
-/// Writes a checkpoint atomically: a crash leaves the previous file.
+/// Writes a checkpoint atomically: a crash leaves the previous file. Without an optimizer it holds weights only: a model to use or to start from.
 void write_checkpoint(const std::filesystem::path& path, const nlohmann::ordered_json& recipe, const TrainingState& state, const ParameterPack& pack,
-                      const Optimizer& optimizer);
+                      const Optimizer* optimizer = nullptr);
+/// The checkpoint in a safetensors file that was read from `path`; none when its metadata is not that of one. InputError when it is malformed.
+std::optional<Checkpoint> checkpoint_in(SafetensorsFile file, const std::filesystem::path& path);
 /// IoError when the file cannot be read, InputError when it is no checkpoint.
 Checkpoint read_checkpoint(const std::filesystem::path& path);
 

@@ -72,7 +72,7 @@ class Trainer {
 
   /// Atomic; see nn/checkpoint.h.
   void save(const std::filesystem::path& path, const nlohmann::ordered_json& recipe = nlohmann::ordered_json::object()) const {
-    write_checkpoint(path, recipe, state_, pack_, optimizer_);
+    write_checkpoint(path, recipe, state_, pack_, &optimizer_);
   }
   /// Continues where the checkpoint was made, bitwise as if the run had not stopped. InputError when seed, data, batch size, model or
   /// optimizer differ; nothing is changed then.

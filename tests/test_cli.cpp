@@ -74,8 +74,8 @@ TEST_CASE("every subcommand explains itself with an example") {
   const Result help = run("--help");
   CHECK(help.code == 0);
   CHECK_THAT(help.out, Contains("Exit codes: 0 ok"));
-  for (const char* command :
-       {"train", "eval", "study", "columns", "half-steps", "adapt", "bleu", "info", "data", "gradcheck", "graph", "inspect", "plot", "theory"}) {
+  for (const char* command : {"train", "eval", "study", "columns", "half-steps", "adapt", "bleu", "convert", "info", "data", "gradcheck", "graph",
+                              "inspect", "plot", "theory"}) {
     CAPTURE(command);
     CHECK_THAT(help.out, Contains(command));
     const Result own = run(std::string(command) + " --help");

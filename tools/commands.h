@@ -12,6 +12,7 @@ void add_adapt(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_bleu(CLI::App& app);
 void add_columns(CLI::App& app);
+void add_convert(CLI::App& app);
 void add_data(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_gradcheck(CLI::App& app);

@@ -77,6 +77,7 @@ int run(int argc, char** argv) {
   add_study(app);
   add_info(app);
   add_data(app);
+  add_convert(app);
   add_gradcheck(app);
   add_inspect(app);
   add_graph(app);

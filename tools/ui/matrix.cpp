@@ -103,9 +103,9 @@ Tensor read_matrix(const std::string& path, std::istream& in) {
     require<InputError>(!name.ends_with(".npy"), name, ": is no .npy file: it does not begin with \\x93NUMPY");
     return parse_matrix(bytes, name);
   }
-  Tensor array = parse_npy(bytes, name);
+  const Tensor array = parse_npy(bytes, name);
   require<InputError>(array.shape().rank() == 2 && array.count() > 0, name, ": requires a matrix, got shape ", array.shape());
-  return array;
+  return Tensor::of<double>(array.shape(), to_doubles(array.view()));
 }
 
 }  // namespace sinkgrad
