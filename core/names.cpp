@@ -59,4 +59,11 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
   return nearest.empty() ? std::string() : "; did you mean '" + nearest + "'?";
 }
 
+std::string what_there_is(std::string_view name, const std::vector<std::string>& candidates) {
+  std::string hint = did_you_mean(name, candidates);
+  if (!hint.empty()) return hint;
+  for (const std::string& candidate : candidates) hint += (hint.empty() ? "; there are '" : ", '") + candidate + "'";
+  return hint;
+}
+
 }  // namespace sinkgrad

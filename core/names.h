@@ -15,5 +15,7 @@ size_t edit_distance(std::string_view a, std::string_view b);
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 /// "; did you mean 'x'?" for error messages; empty when no candidate resembles the name.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
+/// The same, or "; there are 'a', 'b', 'c'" where none resembles it.
+std::string what_there_is(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace sinkgrad

@@ -90,7 +90,7 @@ const OpDef& find_op(const std::string& name) {
     if (name == op->name) return *op;
     names.emplace_back(op->name);
   }
-  throw InputError(cat("unknown op '", name, "'", did_you_mean(name, names)));
+  throw InputError(cat("unknown op '", name, "'", what_there_is(name, names)));
 }
 
 }  // namespace sinkgrad

@@ -110,7 +110,7 @@ std::pair<std::vector<uint32_t>, std::vector<uint32_t>> split_reviews(const std:
     for (uint32_t i = 0; i < n; ++i) (reviews[i].test ? parts.second : parts.first).push_back(i);
   } else {
     const std::vector<std::string> known = {"official", "random"};
-    require<InputError>(how == "random", "imdb: unknown split '", how, "'", did_you_mean(how, known));
+    require<InputError>(how == "random", "imdb: unknown split '", how, "'", what_there_is(how, known));
     const std::vector<uint32_t> order = RandomStream(seed, "imdb split").permutation(n);
     const auto cut = order.begin() + n / 5 * 4;  // 40,000 of 50,000
     parts = {{order.begin(), cut}, {cut, order.end()}};

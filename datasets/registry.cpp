@@ -26,7 +26,7 @@ template <class E>
 E choice(const json& options, const char* key, const std::vector<std::string>& names) {
   const std::string& text = options[key].get_ref<const std::string&>();
   const auto found = std::find(names.begin(), names.end(), text);
-  require<InputError>(found != names.end(), "data: unknown ", key, " '", text, "'", did_you_mean(text, names));
+  require<InputError>(found != names.end(), "data: unknown ", key, " '", text, "'", what_there_is(text, names));
   return static_cast<E>(found - names.begin());
 }
 
@@ -294,7 +294,7 @@ const std::vector<Entry>& entries() {
 const Entry& find_entry(const std::string& name) {
   for (const Entry& e : entries())
     if (name == e.name) return e;
-  throw InputError(cat("unknown dataset '", name, "'", did_you_mean(name, dataset_names())));
+  throw InputError(cat("unknown dataset '", name, "'", what_there_is(name, dataset_names())));
 }
 
 /// Integers may stand for real numbers, and must not be negative where an integer is wanted.
@@ -316,7 +316,7 @@ json complete(const Entry& entry, const json& options) {
   for (const auto& [key, value] : all.items()) known.push_back(key);
   require<InputError>(options.is_object() || options.is_null(), "dataset '", entry.name, "': options must be a JSON object, got ", options);
   for (const auto& [key, value] : options.items()) {
-    require<InputError>(all.contains(key), "dataset '", entry.name, "' has no option '", key, "'", did_you_mean(key, known));
+    require<InputError>(all.contains(key), "dataset '", entry.name, "' has no option '", key, "'", what_there_is(key, known));
     require<InputError>(same_type(value, all[key]), "dataset '", entry.name, "': option '", key, "' must be ", wanted(all[key]), ", got ", value);
     all[key] = value;
   }

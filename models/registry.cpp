@@ -162,7 +162,7 @@ const std::map<std::string, Entry>& table() {
 
 const Entry& find_entry(const std::string& name) {
   const auto entry = table().find(name);
-  require<InputError>(entry != table().end(), "model: there is no model '", name, "'", did_you_mean(name, model_names()));
+  require<InputError>(entry != table().end(), "model: there is no model '", name, "'", what_there_is(name, model_names()));
   return entry->second;
 }
 
@@ -201,7 +201,7 @@ Config complete_model_config(const nlohmann::json& config) {
   for (const auto& item : complete.items()) known.push_back(item.key());
   for (const auto& item : config.items()) {
     require<InputError>(complete.contains(item.key()), "model: ", config["name"], " has no option '", item.key(), "'",
-                        did_you_mean(item.key(), known));
+                        what_there_is(item.key(), known));
     complete[item.key()] = typed(item.key(), item.value(), complete[item.key()]);
   }
   return complete;

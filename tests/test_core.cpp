@@ -175,6 +175,9 @@ TEST_CASE("mistyped names find the nearest") {
   CHECK(nearest_name("iterations_of_sinkhorn", {"iterations"}).empty());
   CHECK(did_you_mean("ad", {"add", "mul"}) == "; did you mean 'add'?");
   CHECK(did_you_mean("ad", {}).empty());
+  CHECK(what_there_is("ad", {"add", "mul"}) == "; did you mean 'add'?");
+  CHECK(what_there_is("softmax", {"add", "mul"}) == "; there are 'add', 'mul'");
+  CHECK(what_there_is("ad", {}).empty());
 }
 
 TEST_CASE("a parallel loop covers every index once, in the same chunks for any number of threads") {

@@ -136,7 +136,8 @@ TEST_CASE("the page says what it shows, whatever the matrix") {
     const Inspection i = inspect(scores, {.half_steps = half_steps});
     const InspectionSource source{.title = "<scores> & more", .details = "\"quoted\""};
     const std::string page = inspection_page(i, source, "subtitle");
-    CHECK_THAT(page, Contains("&lt;scores&gt; &amp; more") && Contains("&quot;quoted&quot;") && !Contains("=\"nan") && !Contains("=\"inf"));
+    CHECK_THAT(page, Contains("&lt;scores&gt; &amp; more") && Contains("&quot;quoted&quot;") && !Contains("=\"nan") && !Contains("=\"inf") &&
+                         !Contains("NaN"));
     CHECK_THAT(page, !Contains("<strong>failed:"));
     for (const std::string& warning : i.warnings) CHECK_THAT(page, Contains(warning.substr(0, 20)));
     const std::string json = inspection_json(i, source).dump();

@@ -8,7 +8,7 @@ page() {
   echo
   echo "Printed by \`tools/cli_reference.sh build/bin/sinkgrad > docs/cli.md\`; a test holds it to the program."
   local command
-  for command in "" $("$program" --help | sed -n '/^Subcommands:/,/^$/s/^  \([a-z]\+\) .*/\1/p'); do
+  for command in "" $("$program" --help | sed -n '/^Subcommands:/,/^$/s/^  \([a-z-]\+\) .*/\1/p'); do
     printf '\n## sinkgrad%s\n\n```text\n' "${command:+ $command}"
     "$program" $command --help
     echo '```'

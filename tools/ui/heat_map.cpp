@@ -188,7 +188,7 @@ class HeatMapDrawing {
       for (size_t j = 0; j < matrix_.columns; ++j) {
         const double value = matrix_.values[i * matrix_.columns + j], x = left_ + static_cast<double>(j) * cell_,
                      y = top_ + static_cast<double>(i) * height_;
-        const std::string place = escape_markup(fmt::format("{}, {}: {}", row_label(i), column_label(j), format_number(value)));
+        const std::string place = escape_markup(fmt::format("{}, {}: {}", row_label(i), column_label(j), number_text(value)));
         const Color fill = color(value);
         if (std::isnan(value)) {
           draw_hatched(x, y, place);
@@ -225,6 +225,7 @@ class HeatMapDrawing {
     canvas_.line(x + cell_ / 2, y + height_, x + cell_, y + height_ / 2, "hatch");
     canvas_.add("</g>\n");
   }
+  static std::string number_text(double value) { return std::isnan(value) ? "excluded" : format_number(value); }
   /// At most two decimals, or one digit with an exponent: what fits a cell.
   static std::string short_number(double value) {
     if (value == 0 || (std::abs(value) >= 0.01 && std::abs(value) < 100)) return format_number(std::round(value * 100) / 100);
@@ -273,7 +274,7 @@ class HeatMapDrawing {
     for (size_t i = 0; i < matrix_.rows; ++i) {
       const double sum = matrix_.row_sums[i], a = x(0), b = is_drawable(sum) ? x(sum) : a;
       draw_bar(std::min(a, b), row_middle(i) - 0.35 * height_, std::abs(b - a), 0.7 * height_, numbers,
-               fmt::format("row {}: sum {}", row_label(i), format_number(sum)));
+               fmt::format("row {}: sum {}", row_label(i), number_text(sum)));
       if (!numbers) continue;
       canvas_.text(end + 6, row_middle(i) + 4, "small", row_sum_text(i));
       number_width = std::max(number_width, text_width(row_sum_text(i), 11) + 6);
@@ -293,7 +294,7 @@ class HeatMapDrawing {
     for (size_t j = 0; j < matrix_.columns; ++j) {
       const double sum = matrix_.column_sums[j], a = y(0), b = is_drawable(sum) ? y(sum) : a;
       draw_bar(column_middle(j) - 0.35 * cell_, std::min(a, b), 0.7 * cell_, std::abs(b - a), numbers,
-               fmt::format("column {}: sum {}", column_label(j), format_number(sum)));
+               fmt::format("column {}: sum {}", column_label(j), number_text(sum)));
       if (numbers) canvas_.text(column_middle(j), end + 14, "small middle", column_sum_text(j));
     }
     end_bars();
