@@ -10,7 +10,8 @@ namespace {
 
 std::string attributes(const Tape& tape, const Record& r) {
   std::string s;
-  for (const Attr& a : tape.attrs(r).items()) s += fmt::format("{}{}={}", s.empty() ? "" : " ", a.name, a.value);
+  const Attrs attrs = tape.attrs(r);  // a copy: items() would dangle in the loop without a name
+  for (const Attr& a : attrs.items()) s += fmt::format("{}{}={}", s.empty() ? "" : " ", a.name, a.value);
   return s;
 }
 

@@ -17,7 +17,8 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 std::string attributes_of(const Tape& tape, const Record& r) {
   std::string s;
-  for (const Attr& a : tape.attrs(r).items()) s += fmt::format("{}{}={:g}", s.empty() ? "" : " ", a.name, a.value);
+  const Attrs attrs = tape.attrs(r);  // a copy: items() would dangle in the loop without a name
+  for (const Attr& a : attrs.items()) s += fmt::format("{}{}={:g}", s.empty() ? "" : " ", a.name, a.value);
   return s;
 }
 

@@ -38,7 +38,8 @@ void limit_instructions_by_environment() {
 
 bool has_bf16_instructions() {
 #if HWY_ARCH_X86
-  static const bool has = __builtin_cpu_supports("avx512bf16") && (hwy::SupportedTargets() & HWY_AVX3) != 0;
+  // HWY_TARGETS: what the compiler could build kernels for.
+  static const bool has = __builtin_cpu_supports("avx512bf16") && (hwy::SupportedTargets() & HWY_TARGETS & HWY_AVX3) != 0;
   return has;
 #else
   return false;
