@@ -250,6 +250,14 @@ TEST_CASE("subwords: special pieces, round trip, unknown characters, mistakes") 
   const std::vector<int32_t> unknown = subwords.encode("\xe2\x82\xac");
   CHECK(std::count(unknown.begin(), unknown.end(), Subwords::kUnknown) == 1);
   CHECK(subwords.encode("").empty());
+  // ModelProto.pieces[0].piece of one letter, NUL and nothing: the last two would end the program in sentencepiece.
+  for (const std::string_view piece : {std::string_view("\x0a\x03\x0a\x01\0", 5), std::string_view("\x0a\x02\x0a\0", 4)})
+    CHECK_THROWS_WITH(Subwords(piece, "x.model"), Contains("a piece that is empty or has a NUL in it"));
+  CHECK_THROWS_WITH(Subwords(std::string_view("\x0a\x03\x0a\x01"
+                                              "a",
+                                              5),
+                             "x.model"),
+                    Contains("x.model: is no sentencepiece model"));
   CHECK_THROWS_WITH(Subwords("nonsense", "x.model"), Contains("x.model: is no sentencepiece model"));
   CHECK_THROWS_AS(Subwords::train(texts, {.vocabulary = 100'000}), InputError);
   CHECK_THROWS_WITH(Subwords::train(texts, {.vocabulary = 100'000}),

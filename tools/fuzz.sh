@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/fuzz.sh NAME [SECONDS]: feeds mutated inputs to the parser that tests/fuzz/fuzz_NAME.cpp names, for 60 seconds or as long as said. An input
+# tools/fuzz.sh NAME [SECONDS [SEED]]: feeds mutated inputs to the parser that tests/fuzz/fuzz_NAME.cpp names, for 60 seconds or as long as said. An input
 # that ends the program, takes more than 10 seconds or too much memory is left in the build folder, whose path is printed. `tools/fuzz.sh --list`
 # prints the names. SINKGRAD_FUZZ_BUILD names the build folder (default build-fuzz). Exits with 77 where there is no clang 16.
 set -euo pipefail
@@ -19,5 +19,5 @@ corpus=$folder/corpus/$name
 mkdir -p "$corpus"
 [ -d /dev/shm ] && export TMPDIR=/dev/shm  # some parsers read folders
 cd "$folder"
-exec "./fuzz_$name" -max_total_time="${2:-60}" -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=512 -max_len=65536 -artifact_prefix="$folder/$name-" \
+exec "./fuzz_$name" -seed="${3:-0}" -max_total_time="${2:-60}" -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=512 -max_len=65536 -artifact_prefix="$folder/$name-" \
   -error_exitcode=1 -timeout_exitcode=1 -print_final_stats=1 -use_value_profile=1 "$corpus"

@@ -225,7 +225,7 @@ class HeatMapDrawing {
     canvas_.line(x + cell_ / 2, y + height_, x + cell_, y + height_ / 2, "hatch");
     canvas_.add("</g>\n");
   }
-  static std::string number_text(double value) { return std::isnan(value) ? "excluded" : format_number(value); }
+  std::string number_text(double value) const { return std::isnan(value) ? map_.missing : format_number(value); }
   /// At most two decimals, or one digit with an exponent: what fits a cell.
   static std::string short_number(double value) {
     if (value == 0 || (std::abs(value) >= 0.01 && std::abs(value) < 100)) return format_number(std::round(value * 100) / 100);

@@ -26,6 +26,7 @@ HeatMap matrix_chart(const Inspection& i, const InspectionSource& source, const 
           .rows = static_cast<size_t>(i.n),
           .columns = static_cast<size_t>(i.m),
           .values = hatched(i, values),
+          .missing = "excluded",
           .row_axis = source.row_name,
           .column_axis = source.column_name,
           .size = size,

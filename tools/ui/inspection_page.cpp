@@ -133,7 +133,7 @@ class InspectionPage {
   /// A strip for each half-step that makes such a potential (row steps f, column steps g).
   template <class Part>
   std::string strips(const std::string& title, const std::string& description, bool on_rows, bool diverging, Part part) const {
-    HeatMap map{.title = title, .description = description, .rows = 0, .columns = on_rows ? n() : m(), .values = {}};
+    HeatMap map{.title = title, .description = description, .rows = 0, .columns = on_rows ? n() : m(), .values = {}, .missing = "excluded"};
     for (size_t k : drawn_steps(i_.steps.size())) {
       if (i_.steps[k].on_rows != on_rows) continue;
       Numbers values(map.columns, kNan);

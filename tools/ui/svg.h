@@ -61,6 +61,7 @@ struct HeatMap {
   size_t rows, columns;
   std::vector<double> values;
   std::vector<std::string> row_labels{}, column_labels{};     // empty: indices
+  std::string missing = "NaN";                                // what a NaN, drawn hatched, is called
   std::string row_axis{}, column_axis{};                      // what rows and columns are, such as "query" and "key"
   bool diverging = false;                                     // blue - white - red around 0, for signed values
   std::optional<double> low{}, high{};                        // the colour range; default: that of the values
