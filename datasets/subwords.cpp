@@ -74,19 +74,23 @@ bool each_field(std::string_view message, const Field& field) {
   return true;
 }
 
-/// Whether the pieces of a serialised model are texts. sentencepiece ends the program over an empty piece and one with a NUL: its trie throws
-/// where nothing may be thrown. Field 1 of the model are pieces, field 1 of a piece is its text.
-bool pieces_are_texts(std::string_view model) {
-  return each_field(model, [](uint64_t number, std::string_view piece) {
-    return number != 1 ||
-           each_field(piece, [](uint64_t part, std::string_view text) { return part != 1 || (!text.empty() && text.find('\0') == text.npos); });
+/// Whether a serialised model has an empty piece, or one with a NUL: sentencepiece ends the program over them, its trie throws where nothing may
+/// be thrown. Field 1 of the model are pieces, field 1 of a piece is its text.
+bool has_unusable_piece(std::string_view model) {
+  bool found = false;
+  each_field(model, [&](uint64_t number, std::string_view piece) {
+    return number != 1 || each_field(piece, [&](uint64_t part, std::string_view text) {
+             found |= part == 1 && (text.empty() || text.find('\0') != text.npos);
+             return !found;
+           });
   });
+  return found;
 }
 
 }  // namespace
 
 Subwords::Subwords(std::string_view model, const std::string& place) : processor_(std::make_unique<Processor>()) {
-  require<InputError>(pieces_are_texts(model), place, ": is no sentencepiece model, or one with a piece that is empty or has a NUL in it");
+  require<InputError>(!has_unusable_piece(model), place, ": a piece of this sentencepiece model is empty or has a NUL in it");
   const auto status = processor_->LoadFromSerializedProto({model.data(), model.size()});
   require<InputError>(status.ok() && size() > 0, place, ": is no sentencepiece model");
 }

@@ -252,7 +252,7 @@ TEST_CASE("subwords: special pieces, round trip, unknown characters, mistakes") 
   CHECK(subwords.encode("").empty());
   // ModelProto.pieces[0].piece of one letter, NUL and nothing: the last two would end the program in sentencepiece.
   for (const std::string_view piece : {std::string_view("\x0a\x03\x0a\x01\0", 5), std::string_view("\x0a\x02\x0a\0", 4)})
-    CHECK_THROWS_WITH(Subwords(piece, "x.model"), Contains("a piece that is empty or has a NUL in it"));
+    CHECK_THROWS_WITH(Subwords(piece, "x.model"), Contains("x.model: a piece of this sentencepiece model is empty or has a NUL in it"));
   CHECK_THROWS_WITH(Subwords(std::string_view("\x0a\x03\x0a\x01"
                                               "a",
                                               5),
