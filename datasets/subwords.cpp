@@ -138,49 +138,6 @@ std::vector<std::string> Subwords::pieces(std::string_view text) const { return 
 struct Subwords::Processor {};
 namespace {
 [[noreturn]] void fail() { throw Error("subwords: this program was built without sentencepiece (Debian package libsentencepiece-dev)"); }
-/// Calls field(number, content) for the fields of a protobuf message that have a length; false when the bytes are no message.
-template <class Field>
-bool each_field(std::string_view message, const Field& field) {
-  const auto varint = [&](uint64_t& value) {
-    value = 0;
-    for (int shift = 0; shift < 64 && !message.empty(); shift += 7) {
-      const auto byte = static_cast<uint8_t>(message.front());
-      message.remove_prefix(1);
-      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) return true;
-    }
-    return false;
-  };
-  while (!message.empty()) {
-    uint64_t tag = 0, length = 0;
-    if (!varint(tag)) return false;
-    const bool has_length = (tag & 7) == 2;
-    switch (tag & 7) {
-      case 0:
-      case 2:
-        if (!varint(length)) return false;
-        if (!has_length) length = 0;
-        break;
-      case 1: length = 8; break;
-      case 5: length = 4; break;
-      default: return false;
-    }
-    if (length > message.size()) return false;
-    if (has_length && !field(tag >> 3, message.substr(0, length))) return false;
-    message.remove_prefix(length);
-  }
-  return true;
-}
-
-/// Whether the pieces of a serialised model are texts. sentencepiece ends the program over an empty piece and one with a NUL: its trie throws
-/// where nothing may be thrown. Field 1 of the model are pieces, field 1 of a piece is its text.
-bool pieces_are_texts(std::string_view model) {
-  return each_field(model, [](uint64_t number, std::string_view piece) {
-    return number != 1 ||
-           each_field(piece, [](uint64_t part, std::string_view text) { return part != 1 || (!text.empty() && text.find('\0') == text.npos); });
-  });
-}
-
 }  // namespace
 
 Subwords::Subwords(std::string_view, const std::string&) { fail(); }
