@@ -330,6 +330,6 @@ TEST_CASE("train --check-finite names the op and module of the first bad value, 
 TEST_CASE("an unknown instruction set is refused") {
   const Result result = run("info", "SINKGRAD_INSTRUCTIONS=sse9");
   CHECK(result.code == 2);
-  CHECK(result.err == "sinkgrad: SINKGRAD_INSTRUCTIONS: must be sse4, avx2 or avx512, got 'sse9'\n");
+  CHECK(result.err == "sinkgrad: SINKGRAD_INSTRUCTIONS: must be sse4, avx2, avx512, avx512_bf16 or amx, got 'sse9'\n");
   CHECK(run("info mnist_patch_small", "SINKGRAD_INSTRUCTIONS=sse4").code == 0);
 }

@@ -25,8 +25,8 @@ namespace {
 constexpr const char* kFooter =
     "Exit codes: 0 ok, 1 a check failed or training diverged, 2 usage or bad input, 3 device not available, 4 out of memory,\n"
     "5 reading or writing failed, 130 or 143 interrupted after saving.\n"
-    "Environment: SINKGRAD_DATA and SINKGRAD_CACHE, folders of data and of what is made of it; SINKGRAD_INSTRUCTIONS, the best of sse4, avx2\n"
-    "and avx512 to use; OMP_NUM_THREADS.";
+    "Environment: SINKGRAD_DATA and SINKGRAD_CACHE, folders of data and of what is made of it; SINKGRAD_INSTRUCTIONS, the best of sse4, avx2,\n"
+    "avx512, avx512_bf16 and amx to use; OMP_NUM_THREADS.";
 
 int exit_code(const std::exception& error) {
   const auto is = [&]<class E>(const E*) { return dynamic_cast<const E*>(&error) != nullptr; };

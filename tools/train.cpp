@@ -72,7 +72,8 @@ class Run {
     if (recipe.model.value("iterations", 1) % 2 == 0)
       progress_.note("note   an even number of half-steps ends on columns: rows of the attention do not sum to exactly 1");
     if (recipe.precision == "bf16" && device_.kind() == DeviceKind::cpu && !cpu::has_bf16_instructions())
-      progress_.note("note   this processor has no bf16 products (AVX512_BF16): operands are rounded and multiplied in f32, which is no faster");
+      progress_.note(
+          "note   this processor has no bf16 products (AMX or AVX512_BF16): operands are rounded and multiplied in f32, which is no faster");
     require<InputError>(command.attention_every == 0 || !model_->attentions().empty(),
                         "train: --attention-every requires a model with softmax or Sinkhorn attention, '", recipe.name, "' has none");
     if (command.attention_every > 0) probe_.emplace(*model_, *data_.test, device_, trainer_options(recipe, device_).precision);

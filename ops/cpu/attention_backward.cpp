@@ -25,7 +25,7 @@ constexpr int64_t kStripeBytes = 256 << 10;
 
 /// A gradient summed over the rows of the matrix: stripes add to the sum of their chunk, sums of chunks are added in order. A matrix that
 /// is one stripe goes straight to its place.
-template <class T>
+template <class T, class U>
 class RowSum {
  public:
   /// (rows, columns) of `to`, rows to_row apart, stored or added.
@@ -37,11 +37,11 @@ class RowSum {
     // One thread needs a second sum only for as long as a chunk lasts.
     together_ = chunks == 1 || threads_of_loop() == 1;
     parts_ = direct_ ? 0 : together_ ? std::min<int64_t>(chunks, 2) : chunks;
-    sums_ = scratch.take<T>(parts_ * rows_ * row_);
+    part_ = whole_tiles<U>(rows_) * row_;
+    sums_ = scratch.take<T>(parts_ * part_);
   }
 
   /// Adds the share of a stripe, a product of (rows, count) and (count, columns).
-  template <class U>
   HWY_INLINE void add(const Stripe<T>& s, const Term<U>& product, Ahead& ahead) const {
     if (direct_)
       Product<T>(rows_, to_.columns, to_, ahead, product);
@@ -69,13 +69,13 @@ class RowSum {
   int64_t sum_row() const { return direct_ ? to_.row : row_; }
 
  private:
-  T* part(int64_t chunk) const { return sums_ + (together_ ? std::min<int64_t>(chunk, 1) : chunk) * rows_ * row_; }
+  T* part(int64_t chunk) const { return sums_ + (together_ ? std::min<int64_t>(chunk, 1) : chunk) * part_; }
   void join(int64_t p) const {
-    const T* from = sums_ + p * rows_ * row_;
+    const T* from = sums_ + p * part_;
     for (int64_t i = 0; i < rows_ * row_; i += kLanes<T>) Store(hn::Add(Load(sums_ + i), Load(from + i)), sums_ + i);
   }
   OutputTile<T> to_{};
-  int64_t rows_ = 0, row_ = 0, parts_ = 0;
+  int64_t rows_ = 0, row_ = 0, parts_ = 0, part_ = 0;  ///< part_: numbers in a part
   bool direct_ = false, together_ = true;
   T* sums_ = nullptr;
 };
@@ -396,7 +396,7 @@ class BackwardPass {
   U *d_out_panels_ = nullptr, *values_ = nullptr, *keys_ = nullptr, *queries_ = nullptr;  ///< right operands of products
   T *right_ = nullptr, *left_ = nullptr;                                                  ///< B in panels, -A
   Left<U> d_out_rows_{};                                                                  ///< of dO V^T, as the plan's scales want it
-  RowSum<T> d_values_, d_keys_;
+  RowSum<T, U> d_values_, d_keys_;
 };
 
 template <class U, class T>

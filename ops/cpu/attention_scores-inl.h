@@ -41,7 +41,7 @@ class Scores {
     chunk_rows_ = round_up(std::max(kLeastChunkRows, (a.n + kMostChunks - 1) / kMostChunks), kMostStripeRows);
     chunks = std::max<int64_t>(1, (a.n + chunk_rows_ - 1) / chunk_rows_);
     rows = chunks * chunk_rows_;
-    for (stripe_ = kMostStripeRows; stripe_ > 16 && stripe_ * row_bytes_ > stripe_bytes;) stripe_ /= 2;
+    for (stripe_ = kMostStripeRows; stripe_ > kLeastStripeRows && stripe_ * row_bytes_ > stripe_bytes;) stripe_ /= 2;
     const int64_t used_rows = chunks == 1 ? round_up(a.n, stripe_) : chunk_rows_;
     if (sweeps > 1) kept_rows_ = std::min(used_rows, kKeptBytes / threads() / chunks / row_bytes_ / stripe_ * stripe_);
     all_kept_ = kept_rows_ == used_rows;
@@ -67,6 +67,7 @@ class Scores {
   void sweep(const Body& body) {
     parallel_chunks(chunks, [&](int64_t c) HWY_ATTR {
       ScratchScope scratch;
+      const TileScope<U> tiles;
       T* spare = all_kept_ ? nullptr : scratch.take<T>(stripe_ * row_length);
       const int64_t first = c * chunk_rows_, end = std::min(a_.n, first + chunk_rows_);
       for (int64_t i = first; i < end; i += stripe_) {
@@ -116,6 +117,8 @@ class Scores {
   int64_t valid_rows = 0, valid_columns = 0;
 
  private:
+  /// Where a stripe's rows are summed, it begins at an AMX tile.
+  static constexpr int64_t kLeastStripeRows = kTiled<U> ? kTogether<U> * kTileSide : 16;
   static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
   /// As in SinkhornMatrix: a row is valid with a visible key, a column with a visible query.
   void find_open(ScratchScope& scratch) {

@@ -13,6 +13,10 @@ struct Bf16Pair {
 struct NativeBf16Pair {
   uint32_t bits;
 };
+/// The same, multiplied in tiles of 16 x 16 by AMX.
+struct TiledBf16Pair {
+  uint32_t bits;
+};
 
 /// The upper half of x after rounding to the nearest bf16, ties to even; NaN stays NaN.
 inline uint32_t bf16_bits(float x) {

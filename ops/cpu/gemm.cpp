@@ -40,7 +40,7 @@ struct GemmProduct {
 template <class T, class U>
 struct GemmSteps {
   int64_t panel_columns, group_rows;
-  int64_t together;  ///< numbers in an element of U
+  int64_t (*elements)(int64_t depth);
   void (*pack_panels)(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_panel, int64_t count, U* panels);
   /// An A that is transposed or to be rounded.
   void (*pack_groups)(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_group, int64_t count, U* groups);
@@ -58,8 +58,10 @@ namespace sinkgrad::cpu::HWY_NAMESPACE {
 
 /// Rows of a tile: with the two vectors of a panel as many sums as the registers hold.
 #if HWY_TARGET <= HWY_AVX3
-constexpr int kGroup = 12;
+template <class U>
+constexpr int kGroup = kTiled<U> ? 2 * kTileSide : 12;
 #else
+template <class U>
 constexpr int kGroup = 6;
 #endif
 /// Depth of the slice of a panel that stays in the first-level cache.
@@ -111,18 +113,18 @@ void PackPanels(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t firs
 /// Rows of a transposed A, beside one another for each k. A few k at a time, so that both what is read and what is written come in lines.
 template <class T, class U>
 void PackTransposedGroups(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_group, int64_t count, U* groups) {
-  constexpr int64_t kTogether = kPairs<U> ? 2 : 1, kAtOnce = 16;
+  constexpr int64_t kAtOnce = 16, kRows = kGroup<U>;
   const int64_t length = elements<U>(depth);
   for (int64_t some = 0; some < length; some += kAtOnce)
     for (int64_t g = first_group; g < first_group + count; ++g)
       for (int64_t k = some; k < std::min(some + kAtOnce, length); ++k) {
-        const T* from = p.a + (k0 + k * kTogether) * p.lda + g * kGroup;
-        U* to = groups + (g * length + k) * kGroup;
-        const int64_t rows = std::min<int64_t>(kGroup, p.m - g * kGroup);
+        const T* from = p.a + (k0 + k * kTogether<U>)*p.lda + g * kRows;
+        U* to = groups + (g * length + k) * kRows;
+        const int64_t rows = std::min(kRows, p.m - g * kRows);
         if constexpr (kPairs<U>)
           RoundTwoRows(from, k * 2 + 1 < depth ? from + p.lda : nullptr, rows, to);
-        else if (rows == kGroup)
-          std::memcpy(to, from, kGroup * sizeof(T));  // a few moves, where copy_n calls a function
+        else if (rows == kRows)
+          std::memcpy(to, from, kRows * sizeof(T));  // a few moves, where copy_n calls a function
         else
           std::copy_n(from, rows, to);
       }
@@ -130,10 +132,12 @@ void PackTransposedGroups(const GemmProduct<T>& p, int64_t k0, int64_t depth, in
 
 template <class T, class U>
 void PackGroups(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t first_group, int64_t count, U* groups) {
+  const int64_t length = elements<U>(depth), begin = first_group * kGroup<U>, end = std::min(p.m, (first_group + count) * kGroup<U>);
+  if constexpr (kTiled<U>)
+    if (p.ta) return RoundTransposedTiles(p.a + k0 * p.lda + begin, p.lda, depth, end - begin, length, groups + begin * length);
   if (p.ta) return PackTransposedGroups(p, k0, depth, first_group, count, groups);
   if constexpr (kPairs<U>)
-    for (int64_t i = first_group * kGroup; i < std::min(p.m, (first_group + count) * kGroup); ++i)
-      RoundRow(p.a + i * p.lda + k0, depth, groups + i * elements<U>(depth));
+    for (int64_t i = begin; i < end; ++i) RoundRow(p.a + i * p.lda + k0, depth, i, length, groups);
 }
 
 /// A where tiles read it: a block's element (i, k) at at[i row + k step].
@@ -141,7 +145,8 @@ template <class U, class T>
 HWY_INLINE Left<U> LeftOf(const GemmProduct<T>& p, int64_t k0, int64_t length, const U* groups, int64_t i) {
   if constexpr (!kPairs<U>)
     if (!groups) return p.ta ? Left<U>{p.a + k0 * p.lda, 1, p.lda} : Left<U>{p.a + k0, p.lda, 1};
-  if (p.ta) return {groups + i / kGroup * length * kGroup + i % kGroup - i, 1, kGroup};  // tiles add i rows: the group holds them from its first on
+  constexpr int64_t kRows = kGroup<U>;
+  if (p.ta) return {groups + i / kRows * length * kRows + i % kRows - i, 1, kRows};  // tiles add i rows: the group holds them from its first on
   return {groups, length, 1};
 }
 
@@ -160,7 +165,7 @@ void Multiply(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t begin,
     if (const int64_t next = s + kSlice; p.ta && !groups && next < length) {  // columns, which the processor would not fetch by itself
       ahead = {};
       ahead.want(p.a + (k0 + next) * p.lda + begin, std::min(kSlice, length - next), p.lda, end - begin);
-      ahead.hurry((last_panel - first_panel) * ((end - begin + kGroup - 1) / kGroup));
+      ahead.hurry((last_panel - first_panel) * ((end - begin + kGroup<U> - 1) / kGroup<U>));
     }
     const GemmTile<T> end_of_tile{first ? p.bias : nullptr, first ? p.beta : T(1), p.c, p.ldc, p.n};
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
@@ -174,7 +179,7 @@ void Multiply(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t begin,
           Tile<T, R, 1>(i, j, panel, end_of_tile, ahead, term);
       };
       int64_t i = begin;
-      for (; i + kGroup <= end; i += kGroup) rows.template operator()<kGroup>(i);
+      for (; i + kGroup<U> <= end; i += kGroup<U>) rows.template operator()<kGroup<U>>(i);
       for (; i + 4 <= end; i += 4) rows.template operator()<4>(i);
       for (; i + 2 <= end; i += 2) rows.template operator()<2>(i);
       if (i < end) rows.template operator()<1>(i);
@@ -182,9 +187,59 @@ void Multiply(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t begin,
   }
 }
 
+/// The same in AMX tiles: sums begin with the bias, or what C holds, and end in C; at its edges and for other beta they go through a block beside it.
+template <class T, class U>
+void MultiplyTiled(const GemmProduct<T>& p, int64_t k0, int64_t depth, int64_t begin, int64_t end, int64_t first_panel, int64_t last_panel,
+                   const U* panels, const U* groups, int64_t next_begin, int64_t next_end) {
+  constexpr int64_t kRows = kGroup<U>;
+  const TileScope<U> tiles;
+  Ahead ahead;
+  if (next_begin < next_end) {
+    const int64_t j = first_panel * kPanel<T>;
+    ahead.want(p.c + next_begin * p.ldc + j, next_end - next_begin, p.ldc, std::min(p.n, last_panel * kPanel<T>) - j);
+  }
+  HWY_ALIGN T block[kRows * kPanel<T>];
+  const int64_t length = elements<U>(depth);
+  for (int64_t s = 0; s == 0 || s < length; s += kSlice) {
+    const bool first = k0 + s == 0;
+    const T beta = first ? p.beta : T(1);
+    const T* bias = first ? p.bias : nullptr;
+    for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+      const int64_t j = panel * kPanel<T>;
+      const U* right = panels + (panel * length + s) * kPanel<T>;
+      for (int64_t i = begin; i < end; i += kRows) {
+        ahead.step();
+        auto multiply = [&](Place<const float> from, Place<T> to) HWY_ATTR {
+          in_tiles(end - i, p.n - j, [&]<int R, int W>() HWY_ATTR {
+            TileBlock<R, W>(groups + i * length + s * kTileSide, length, right, std::min(kSlice, length - s), from, to);
+          });
+        };
+        const bool whole = i + kRows <= end && j + kPanel<T> <= p.n;
+        T* c = p.c + i * p.ldc + j;
+        if (whole && beta == T(0)) {
+          multiply({bias ? bias + j : nullptr, 0}, {c, p.ldc});
+        } else if (whole && beta == T(1) && !bias) {
+          multiply({c, p.ldc}, {c, p.ldc});
+        } else {
+          multiply({}, {block, kPanel<T>});
+          const int64_t rows = std::min(kRows, end - i);
+          const GemmTile<T> end_of_tile{bias, beta, p.c, p.ldc, p.n};
+          if (p.n - j > kLanes<T>)
+            EndOfBlock<2>(i, j, panel, rows, block, end_of_tile);
+          else
+            EndOfBlock<1>(i, j, panel, rows, block, end_of_tile);
+        }
+      }
+    }
+  }
+}
+
 template <class T, class U>
 GemmSteps<T, U> Steps() {
-  return {kPanel<T>, kGroup, kPairs<U> ? 2 : 1, PackPanels<T, U>, PackGroups<T, U>, Multiply<T, U>};
+  if constexpr (kTiled<U>)
+    return {kPanel<T>, kGroup<U>, elements<U>, PackPanels<T, U>, PackGroups<T, U>, MultiplyTiled<T, U>};
+  else
+    return {kPanel<T>, kGroup<U>, elements<U>, PackPanels<T, U>, PackGroups<T, U>, Multiply<T, U>};
 }
 GemmSteps<float, float> StepsF32() { return Steps<float, float>(); }
 GemmSteps<double, double> StepsF64() { return Steps<double, double>(); }
@@ -193,6 +248,13 @@ GemmSteps<float, Bf16Pair> StepsBf16() { return Steps<float, Bf16Pair>(); }
 GemmSteps<float, NativeBf16Pair> StepsNativeBf16() {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   return Steps<float, NativeBf16Pair>();
+#else
+  return {};
+#endif
+}
+GemmSteps<float, TiledBf16Pair> StepsTiledBf16() {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  return Steps<float, TiledBf16Pair>();
 #else
   return {};
 #endif
@@ -207,6 +269,7 @@ HWY_EXPORT(StepsF32);
 HWY_EXPORT(StepsF64);
 HWY_EXPORT(StepsBf16);
 HWY_EXPORT(StepsNativeBf16);
+HWY_EXPORT(StepsTiledBf16);
 
 namespace {
 
@@ -226,8 +289,10 @@ const GemmSteps<T, U>& steps() {
       return HWY_DYNAMIC_DISPATCH(StepsF32)();
     else if constexpr (std::is_same_v<U, Bf16Pair>)
       return HWY_DYNAMIC_DISPATCH(StepsBf16)();
-    else
+    else if constexpr (std::is_same_v<U, NativeBf16Pair>)
       return HWY_DYNAMIC_DISPATCH(StepsNativeBf16)();
+    else
+      return HWY_DYNAMIC_DISPATCH(StepsTiledBf16)();
   }();
   return steps;
 }
@@ -248,7 +313,7 @@ void multiply(const GemmProduct<T>& p) {
   const GemmSteps<T, U>& step = steps<T, U>();
   const int64_t panels = quotient_up(p.n, step.panel_columns), groups = quotient_up(p.m, step.group_rows),
                 block = std::max(kBlock, kPacked / (panels * step.panel_columns) / kBlock * kBlock), deepest = std::min(p.k, block),
-                length = quotient_up(deepest, step.together);
+                length = step.elements(deepest);
   ScratchScope scratch;
   U* packed_b = scratch.take<U>(panels * length * step.panel_columns);
   U* packed_a = (p.ta && p.lda > kNarrow) || !std::is_same_v<T, U> ? scratch.take<U>(groups * length * step.group_rows) : nullptr;
@@ -287,7 +352,8 @@ void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a
   if (m == 0 || n == 0) return;
   const GemmProduct<T> p{ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias};
   if constexpr (std::is_same_v<T, float>)
-    if (precision == Precision::bf16) return has_bf16_instructions() ? multiply<NativeBf16Pair>(p) : multiply<Bf16Pair>(p);
+    if (precision == Precision::bf16)
+      return has_bf16_tiles() ? multiply<TiledBf16Pair>(p) : has_bf16_instructions() ? multiply<NativeBf16Pair>(p) : multiply<Bf16Pair>(p);
   if (m * n * k >= kLibraryWork) return library_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias);
   multiply<T>(p);
 }

@@ -9,6 +9,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "core/dtype.h"
@@ -25,16 +26,31 @@ template <class T>
 using Vec = hn::Vec<Tag<T>>;
 
 template <class U>
-constexpr bool kNative = std::is_same_v<U, NativeBf16Pair>;
+constexpr bool kTiled = std::is_same_v<U, TiledBf16Pair>;
+/// Rounded by an instruction.
+template <class U>
+constexpr bool kNative = kTiled<U> || std::is_same_v<U, NativeBf16Pair>;
 template <class U>
 constexpr bool kPairs = kNative<U> || std::is_same_v<U, Bf16Pair>;
+/// Numbers in an element.
+template <class U>
+constexpr int64_t kTogether = kPairs<U> ? 2 : 1;
+/// Rows of an AMX tile, and elements in a row of one.
+constexpr int64_t kTileSide = 16;
 /// The type of sums.
 template <class U>
 using Sum = std::conditional_t<kPairs<U>, float, U>;
-/// Elements of type U that hold `depth` numbers; the last is filled with 0.
+/// Elements of type U that hold `depth` numbers, whole tiles of them where products come in tiles; what is left of them is 0.
 template <class U>
 constexpr int64_t elements(int64_t depth) {
-  return kPairs<U> ? (depth + 1) / 2 : depth;
+  const int64_t count = (depth + kTogether<U> - 1) / kTogether<U>;
+  return kTiled<U> ? (count + kTileSide - 1) / kTileSide * kTileSide : count;
+}
+
+/// Rows that a left operand or a sum of `rows` rows needs room for.
+template <class U>
+constexpr int64_t whole_tiles(int64_t rows) {
+  return kTiled<U> ? (rows + kTileSide - 1) / kTileSide * kTileSide : rows;
 }
 
 template <class T>
@@ -43,6 +59,11 @@ constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<Sum<T>>()));
 template <class T>
 HWY_INLINE Vec<T> Load(const T* p) {
   return hn::LoadU(Tag<T>(), p);
+}
+/// The first `count` numbers from p, then 0; nothing beyond them is touched.
+template <class T>
+HWY_INLINE Vec<T> LoadFirst(const T* p, int64_t count) {
+  return hn::MaskedLoad(hn::FirstN(Tag<T>(), static_cast<size_t>(std::clamp<int64_t>(count, 0, kLanes<T>))), Tag<T>(), p);
 }
 template <class T>
 HWY_INLINE void Store(Vec<T> v, T* p) {
@@ -145,6 +166,7 @@ template <class Body>
 auto with_operand_type(Precision precision, const Body& body) {
   if (precision != Precision::bf16) return body.template operator()<float>();
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  if (has_bf16_tiles()) return body.template operator()<TiledBf16Pair>();
   if (has_bf16_instructions()) return body.template operator()<NativeBf16Pair>();
 #endif
   return body.template operator()<Bf16Pair>();

@@ -15,13 +15,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace sinkgrad::cpu::HWY_NAMESPACE {
 
-/// The element that begins with number k of `depth`, which lie `step` apart in `x`, times `factor`.
+/// The element that begins with number k of `depth`, those beyond being 0, which lie `step` apart in `x`, times `factor`.
 template <class U, class T>
 HWY_INLINE U ElementAt(const T* x, int64_t step, int64_t k, int64_t depth, T factor) {
-  if constexpr (kPairs<U>)
-    return {bf16_bits(factor * x[k * step]) | (k + 1 < depth ? bf16_bits(factor * x[(k + 1) * step]) << 16 : 0u)};
-  else
+  if constexpr (kPairs<U>) {
+    auto bits = [&](int64_t at) { return at < depth ? bf16_bits(factor * x[at * step]) : 0u; };
+    return {bits(k) | bits(k + 1) << 16};
+  } else {
     return factor * x[k * step];
+  }
 }
 
 /// kLanes elements that follow one another from x, times `factor`.
@@ -36,14 +38,13 @@ HWY_INLINE Vec<T> ElementsAt(const T* x, Vec<T> factor) {
 /// Packs b (depth, width), rows `row` apart, times `scale` and, where given, times row_scale[k]; columns beyond width are 0.
 template <class U, class T>
 void PackRows(int64_t depth, int64_t width, const T* b, int64_t row, T scale, const T* row_scale, U* panels) {
-  constexpr int64_t kTogether = kPairs<U> ? 2 : 1;
   HWY_ALIGN T filled[2][kPanel<T>] = {};  // rows that are narrower than a panel, or missing
   for (int64_t j = 0; j < width; j += kPanel<T>) {
     const int64_t columns = std::min(kPanel<T>, width - j);
-    for (int64_t k = 0; k < depth; k += kTogether, panels += kPanel<T>) {
-      const T* rows[kTogether];
-      T factors[kTogether];
-      for (int64_t t = 0; t < kTogether; ++t) {
+    for (int64_t k = 0; k < kTogether<U> * elements<U>(depth); k += kTogether<U>, panels += kPanel<T>) {
+      const T* rows[kTogether<U>];
+      T factors[kTogether<U>];
+      for (int64_t t = 0; t < kTogether<U>; ++t) {
         const bool present = k + t < depth;
         rows[t] = b + (k + t) * row + j;
         factors[t] = row_scale && present ? scale * row_scale[k + t] : scale;
@@ -114,7 +115,8 @@ HWY_INLINE void TransposeBlock(const Vector& vector, T* to, [[maybe_unused]] int
 /// exceed a row's maximum.
 template <class U, class T>
 void PackTransposed(int64_t depth, int64_t width, const T* b, int64_t row, T factor, U* panels) {
-  constexpr int64_t kTogether = kPairs<U> ? 2 : 1, kBlock = kLanes<T> * kTogether;
+  constexpr int64_t kBlock = kLanes<T> * kTogether<U>;
+  const int64_t filled = kTogether<U> * elements<U>(depth);
   for (int64_t j = 0; j < width; j += kPanel<T>, panels += elements<U>(depth) * kPanel<T>) {
     int64_t w = 0;
     for (; w + kLanes<T> <= std::min(kPanel<T>, width - j); w += kLanes<T>) {
@@ -122,18 +124,19 @@ void PackTransposed(int64_t depth, int64_t width, const T* b, int64_t row, T fac
       int64_t k = 0;
       for (; k + kBlock <= depth; k += kBlock)
         TransposeBlock<T>([&](int64_t i) HWY_ATTR { return ElementsAt<U>(from + i * row + k, Set(factor)); },
-                          reinterpret_cast<T*>(panels + k / kTogether * kPanel<T> + w), kPanel<T>);
-      for (; k < depth; k += kTogether)
-        for (int64_t i = 0; i < kLanes<T>; ++i) panels[k / kTogether * kPanel<T> + w + i] = ElementAt<U>(from + i * row, 1, k, depth, factor);
+                          reinterpret_cast<T*>(panels + k / kTogether<U> * kPanel<T> + w), kPanel<T>);
+      for (; k < filled; k += kTogether<U>)
+        for (int64_t i = 0; i < kLanes<T>; ++i) panels[k / kTogether<U> * kPanel<T> + w + i] = ElementAt<U>(from + i * row, 1, k, depth, factor);
     }
     for (; w < kPanel<T>; ++w) {
       const T* from = b + (j + w < width ? j + w : 0) * row;
-      for (int64_t k = 0; k < depth; k += kTogether) panels[k / kTogether * kPanel<T> + w] = ElementAt<U>(from, 1, k, depth, factor);
+      for (int64_t k = 0; k < filled; k += kTogether<U>) panels[k / kTogether<U> * kPanel<T> + w] = ElementAt<U>(from, 1, k, depth, factor);
     }
   }
 }
 
-/// A left operand: element (i, k) at at[i row + k step].
+/// A left operand: element (i, k) at at[i row + k step]. Where products come in tiles, 16 rows begin at at[i row], tile after tile of 16 elements in
+/// k, the 16 rows of a tile one after the other.
 template <class U>
 struct Left {
   const U* at;
@@ -148,12 +151,23 @@ constexpr int64_t odd_lines(int64_t width) {
   return (lines % 2 == 0 ? lines + 1 : lines) * kLine;
 }
 
-/// Rounds a row of `depth` numbers.
+/// Rounds row i of `depth` numbers for a left operand whose rows are `length` elements long.
 template <class U, class T>
-HWY_INLINE void RoundRow(const T* x, int64_t depth, U* to) {
+HWY_INLINE void RoundRow(const T* x, int64_t depth, int64_t i, int64_t length, U* to) {
   int64_t k = 0;
-  for (; k + 2 * kLanes<T> <= depth; k += 2 * kLanes<T>) StoreOperand(PairsInOrder<U>(Load(x + k), Load(x + k + kLanes<T>)), to + k / 2);
-  for (; k < depth; k += 2) to[k / 2] = ElementAt<U>(x, 1, k, depth, T(1));
+  if constexpr (kTiled<U>) {
+    to += i / kTileSide * kTileSide * length + i % kTileSide * kTileSide;
+    for (; k < depth; k += 2 * kTileSide, to += kTileSide * kTileSide) {
+      const bool whole = k + 2 * kTileSide <= depth;
+      const Vec<T> low = whole ? Load(x + k) : LoadFirst(x + k, depth - k),
+                   high = whole ? Load(x + k + kTileSide) : LoadFirst(x + k + kTileSide, depth - k - kTileSide);
+      StoreOperand(PairsInOrder<U>(low, high), to);
+    }
+  } else {
+    to += i * length;
+    for (; k + 2 * kLanes<T> <= depth; k += 2 * kLanes<T>) StoreOperand(PairsInOrder<U>(Load(x + k), Load(x + k + kLanes<T>)), to + k / 2);
+    for (; k < depth; k += 2) to[k / 2] = ElementAt<U>(x, 1, k, depth, T(1));
+  }
 }
 
 /// Rounds two rows of `width` numbers that follow one another in the summed index; the second may be null.
@@ -164,13 +178,29 @@ HWY_INLINE void RoundTwoRows(const T* x, const T* y, int64_t width, U* to) {
   for (; i < width; ++i) to[i] = {bf16_bits(x[i]) | (y ? bf16_bits(y[i]) << 16 : 0u)};
 }
 
+/// Rounds the transpose of x (depth, rows), its rows `row` apart, into tiles of 16 rows, `length` elements a row.
+template <class U, class T>
+HWY_INLINE void RoundTransposedTiles(const T* x, int64_t row, int64_t depth, int64_t rows, int64_t length, U* to) {
+  for (int64_t i = 0; i < rows; i += kTileSide) {
+    U* tile = to + i * length;
+    for (int64_t k = 0; k < depth; k += 2 * kTileSide, tile += kTileSide * kTileSide) {
+      auto number = [&](int64_t at) HWY_ATTR {
+        if (at >= depth) return hn::Zero(Tag<T>());
+        return i + kTileSide <= rows ? Load(x + at * row + i) : LoadFirst(x + at * row + i, rows - i);
+      };
+      TransposeBlock<T>([&](int64_t pair) HWY_ATTR { return Pairs<U>(number(k + 2 * pair), number(k + 2 * pair + 1)); }, reinterpret_cast<T*>(tile),
+                        kTileSide);
+    }
+  }
+}
+
 /// x (rows, depth), its rows `row` apart, as a left operand: in place, or rounded into scratch memory.
 template <class U, class T>
 HWY_INLINE Left<U> LeftOperand(int64_t rows, int64_t depth, const T* x, int64_t row, [[maybe_unused]] ScratchScope& scratch) {
   if constexpr (kPairs<U>) {
-    const int64_t length = odd_lines<U>(elements<U>(depth));
-    U* to = scratch.take<U>(rows * length);
-    for (int64_t i = 0; i < rows; ++i) RoundRow(x + i * row, depth, to + i * length);
+    const int64_t length = kTiled<U> ? elements<U>(depth) : odd_lines<U>(elements<U>(depth));
+    U* to = scratch.take<U>(whole_tiles<U>(rows) * length);
+    for (int64_t i = 0; i < rows; ++i) RoundRow(x + i * row, depth, i, length, to);
     return {to, length, 1};
   } else {
     return {x, row, 1};
@@ -180,7 +210,12 @@ HWY_INLINE Left<U> LeftOperand(int64_t rows, int64_t depth, const T* x, int64_t 
 /// The transpose of x (depth, rows) as a left operand.
 template <class U, class T>
 HWY_INLINE Left<U> TransposedLeftOperand(int64_t rows, int64_t depth, const T* x, int64_t row, [[maybe_unused]] ScratchScope& scratch) {
-  if constexpr (kPairs<U>) {
+  if constexpr (kTiled<U>) {
+    const int64_t length = elements<U>(depth);
+    U* to = scratch.take<U>(whole_tiles<U>(rows) * length);
+    RoundTransposedTiles(x, row, depth, rows, length, to);
+    return {to, length, 1};
+  } else if constexpr (kPairs<U>) {
     const int64_t length = odd_lines<U>(rows);
     U* to = scratch.take<U>(elements<U>(depth) * length);
     for (int64_t k = 0; k < depth; k += 2) RoundTwoRows(x + k * row, k + 1 < depth ? x + (k + 1) * row : nullptr, rows, to + k / 2 * length);

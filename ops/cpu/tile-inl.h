@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "ops/cpu/operand-inl.h"
+#include "ops/cpu/amx-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sinkgrad::cpu::HWY_NAMESPACE {
@@ -183,16 +183,22 @@ HWY_INLINE void Tile(int64_t i, int64_t j, int64_t panel, const End& end, Ahead&
   end(i, j, sums);
 }
 
-template <class T, int W, class End, class... U>
-HWY_INLINE void TileRows(int64_t rows, int64_t j, int64_t panel, const End& end, Ahead& ahead, const Term<U>&... terms) {
+/// f.operator()<R>(i) for groups of R rows that cover `rows` rows.
+template <class F>
+HWY_INLINE void InGroups(int64_t rows, const F& f) {
   int64_t i = 0;
   auto run = [&]<int R>() HWY_ATTR {
-    for (; i + R <= rows; i += R) Tile<T, R, W>(i, j, panel, end, ahead, terms...);
+    for (; i + R <= rows; i += R) f.template operator()<R>(i);
   };
   run.template operator()<kTileRows>();
   if constexpr (kTileRows > 4) run.template operator()<4>();
   run.template operator()<2>();
   run.template operator()<1>();
+}
+
+template <class T, int W, class End, class... U>
+HWY_INLINE void TileRows(int64_t rows, int64_t j, int64_t panel, const End& end, Ahead& ahead, const Term<U>&... terms) {
+  InGroups(rows, [&]<int R>(int64_t i) HWY_ATTR { Tile<T, R, W>(i, j, panel, end, ahead, terms...); });
 }
 
 /// The sum of the terms, tile by tile, for `rows` rows and at least `width` columns: whole vectors.
@@ -206,6 +212,44 @@ HWY_INLINE void Product(int64_t rows, int64_t width, const End& end, Ahead& ahea
   }
 }
 
+/// The sums of a block, `width` columns of it, and the terms beside: left to `end`.
+template <int W, class End, class... U>
+HWY_INLINE void EndOfBlock(int64_t i, int64_t j, int64_t panel, int64_t rows, const float* block, const End& end, const Term<U>&... terms) {
+  InGroups(rows, [&]<int R>(int64_t r0) HWY_ATTR {
+    Vec<float> sums[R][W];
+    for (int r = 0; r < R; ++r)
+      for (int w = 0; w < W; ++w) sums[r][w] = Load(block + (r0 + r) * kPanel<float> + w * kLanes<float>);
+    (AddTerm<float>(terms, i + r0, panel, sums), ...);
+    end(i + r0, j, sums);
+  });
+}
+
+/// The same where a product comes in AMX tiles: in blocks of 2 x 2 tiles, straight to and from the end's place where it has one, which must have room
+/// for whole tiles. Other terms are added afterwards.
+template <class T, class End, class... U>
+HWY_INLINE void Product(int64_t rows, int64_t width, const End& end, Ahead& ahead, const Term<TiledBf16Pair>& product, const Term<U>&... terms) {
+  HWY_ALIGN float block[2 * kTileSide * kPanel<float>];
+  for (int64_t j = 0, panel = 0; j < width; j += kPanel<float>, ++panel)
+    for (int64_t i = 0; i < rows; i += 2 * kTileSide) {
+      for (int quick = 0; quick < 4; ++quick) ahead.step();
+      auto multiply = [&](Place<const float> from, Place<float> to) HWY_ATTR {
+        in_tiles(rows - i, width - j, [&]<int R, int W>() HWY_ATTR {
+          TileBlock<R, W>(product.left + i * product.row, product.row, product.panels + panel * product.panel_size, product.depth, from, to);
+        });
+      };
+      if constexpr (requires { end.place(i, j); } && sizeof...(terms) == 0) {
+        multiply(end.start(i, j), end.place(i, j));
+      } else {
+        multiply({}, {block, kPanel<float>});
+        const int64_t count = std::min(rows - i, 2 * kTileSide);
+        if (width - j > kLanes<float>)
+          EndOfBlock<2>(i, j, panel, count, block, end, terms...);
+        else
+          EndOfBlock<1>(i, j, panel, count, block, end, terms...);
+      }
+    }
+}
+
 // What becomes of a tile: ends for Product.
 
 /// c = sums
@@ -213,6 +257,8 @@ template <class T>
 struct StoreTile {
   T* c;
   int64_t row;
+  Place<T> place(int64_t i, int64_t j) const { return {c + i * row + j, row}; }
+  Place<const T> start(int64_t, int64_t) const { return {}; }
   template <int R, int W>
   HWY_INLINE void operator()(int64_t i, int64_t j, const Vec<T> (&sums)[R][W]) const {
     for (int r = 0; r < R; ++r)
@@ -225,6 +271,8 @@ template <class T>
 struct AddTile {
   T* c;
   int64_t row;
+  Place<T> place(int64_t i, int64_t j) const { return {c + i * row + j, row}; }
+  Place<const T> start(int64_t i, int64_t j) const { return {c + i * row + j, row}; }
   template <int R, int W>
   HWY_INLINE void operator()(int64_t i, int64_t j, const Vec<T> (&sums)[R][W]) const {
     for (int r = 0; r < R; ++r)
