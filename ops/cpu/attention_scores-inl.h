@@ -80,7 +80,7 @@ class Scores {
     filled_ = true;
   }
   bool wants_next() const {
-    constexpr int64_t kOperandBytes = 32 << 10;
+    constexpr int64_t kOperandBytes = 64 << 10;
     return a_.next_q != 0 && chunks <= 2 && std::max(a_.n, a_.m) * std::max(a_.d, a_.e) * static_cast<int64_t>(sizeof(T)) <= kOperandBytes;
   }
   bool one_stripe() const { return a_.n <= stripe_; }

@@ -45,41 +45,48 @@ HWY_INLINE T Largest(Vec<T> v) {
   return hn::GetLane(hn::MaxOfLanes(Tag<T>(), v));
 }
 
-/// 2^x: x = k + r with |r| <= 1/2, a minimax polynomial in r (relative error 2e-9 and 4e-18), exponent bits for 2^k. Below the
+/// 2^x: x = k + r with 0 <= r < 1, a minimax polynomial in r (relative error 2.0e-9 and 3.2e-18), exponent bits for 2^k. Below the
 /// smallest normal number the result is 0; above it overflows to garbage, which bounded sums exclude. NaN stays NaN.
 template <class T>
 HWY_INLINE Vec<T> Exp2(Vec<T> x) {
   const Tag<T> d;
   constexpr bool kSingle = sizeof(T) == 4;
-  const auto k = hn::Round(x);
+  constexpr T kSmallest = kSingle ? -126 : -1022;
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  constexpr int kFraction = 9;  // what is left of rounding down
+  Vec<T> r;
+  if constexpr (kSingle)
+    r = Vec<T>{_mm512_reduce_ps(x.raw, kFraction)};
+  else
+    r = Vec<T>{_mm512_reduce_pd(x.raw, kFraction)};
+#else
+  const auto k = hn::Floor(x);
   const auto r = hn::Sub(x, k);
+#endif
   Vec<T> p;
   if constexpr (kSingle) {
-    p = hn::Set(d, T(1.5353361578653234095e-4));
-    p = hn::MulAdd(p, r, hn::Set(d, T(1.3398874636111836176e-3)));
-    p = hn::MulAdd(p, r, hn::Set(d, T(9.6184373609209639275e-3)));
-    p = hn::MulAdd(p, r, hn::Set(d, T(5.5503324706419660742e-2)));
-    p = hn::MulAdd(p, r, hn::Set(d, T(2.4022647913585305480e-1)));
-    p = hn::MulAdd(p, r, hn::Set(d, T(6.9314720285524164710e-1)));
-  } else {
-    p = hn::Set(d, T(4.4347688857724158206e-10));
+    p = hn::Set(d, T(2.1612916572463909741e-4));
     for (const double c :
-         {7.0737832597270495298e-9, 1.0178199587354416797e-7, 1.3215435282270144624e-6, 1.5252733493092215316e-5, 1.5403530457112122737e-4,
-          1.3333558146774654476e-3, 9.6181291075940920126e-3, 5.5504108664820083099e-2, 2.4022650695910131260e-1, 6.9314718055994532581e-1})
+         {1.2467845905837623091e-3, 9.6754516351156426617e-3, 5.5485280578767663321e-2, 2.4022930556274536352e-1, 6.9314704444236054171e-1})
+      p = hn::MulAdd(p, r, hn::Set(d, T(c)));
+  } else {
+    p = hn::Set(d, T(6.2634670311524986219e-10));
+    for (const double c :
+         {6.5595288459525092886e-9, 1.0253212545571002572e-7, 1.3208367274744744092e-6, 1.5253175056694234007e-5, 1.5403512309571383816e-4,
+          1.3333558629568591173e-3, 9.6181290995507597166e-3, 5.5504108665602257275e-2, 2.4022650695906330182e-1, 6.9314718055994592843e-1})
       p = hn::MulAdd(p, r, hn::Set(d, T(c)));
   }
   p = hn::MulAdd(p, r, hn::Set(d, T(1)));
-  const auto vanishes = hn::Lt(x, hn::Set(d, T(kSingle ? -126 : -1022)));
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86  // scaling rounds the exponent down by itself
   if constexpr (kSingle)
-    return hn::IfThenZeroElse(vanishes, Vec<T>{_mm512_scalef_ps(p.raw, k.raw)});
+    return Vec<T>{_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(kSmallest), _CMP_NLT_UQ), p.raw, x.raw)};
   else
-    return hn::IfThenZeroElse(vanishes, Vec<T>{_mm512_scalef_pd(p.raw, k.raw)});
+    return Vec<T>{_mm512_maskz_scalef_pd(_mm512_cmp_pd_mask(x.raw, _mm512_set1_pd(kSmallest), _CMP_NLT_UQ), p.raw, x.raw)};
 #else
   constexpr int kBits = kSingle ? 23 : 52, kBias = kSingle ? 127 : 1023;
   const hn::RebindToSigned<Tag<T>> di;
   const auto power = hn::BitCast(d, hn::ShiftLeft<kBits>(hn::Add(hn::ConvertTo(di, k), hn::Set(di, kBias))));
-  return hn::IfThenZeroElse(vanishes, hn::Mul(p, power));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kSmallest)), hn::Mul(p, power));
 #endif
 }
 
@@ -180,6 +187,9 @@ HWY_INLINE void Tile(int64_t i, int64_t j, int64_t panel, const End& end, Ahead&
   for (int r = 0; r < R; ++r)
     for (int w = 0; w < W; ++w) sums[r][w] = hn::Zero(Tag<T>());
   (AddTerm<T>(terms, i, panel, sums), ...);
+  // Unknown to the compiler, which would otherwise keep the addresses of all rows at hand, at the price of a sum that goes through memory in every
+  // step.
+  asm("" : "+r"(i));
   end(i, j, sums);
 }
 
@@ -196,8 +206,9 @@ HWY_INLINE void InGroups(int64_t rows, const F& f) {
   run.template operator()<1>();
 }
 
+/// All rows of a panel. A function of its own, so that nothing competes with its sums for registers.
 template <class T, int W, class End, class... U>
-HWY_INLINE void TileRows(int64_t rows, int64_t j, int64_t panel, const End& end, Ahead& ahead, const Term<U>&... terms) {
+HWY_NOINLINE void TileRows(int64_t rows, int64_t j, int64_t panel, const End& end, Ahead& ahead, const Term<U>&... terms) {
   InGroups(rows, [&]<int R>(int64_t i) HWY_ATTR { Tile<T, R, W>(i, j, panel, end, ahead, terms...); });
 }
 
@@ -231,7 +242,7 @@ HWY_INLINE void Product(int64_t rows, int64_t width, const End& end, Ahead& ahea
   HWY_ALIGN float block[2 * kTileSide * kPanel<float>];
   for (int64_t j = 0, panel = 0; j < width; j += kPanel<float>, ++panel)
     for (int64_t i = 0; i < rows; i += 2 * kTileSide) {
-      for (int quick = 0; quick < 4; ++quick) ahead.step();
+      ahead.step();
       auto multiply = [&](Place<const float> from, Place<float> to) HWY_ATTR {
         in_tiles(rows - i, width - j, [&]<int R, int W>() HWY_ATTR {
           TileBlock<R, W>(product.left + i * product.row, product.row, product.panels + panel * product.panel_size, product.depth, from, to);
