@@ -17,8 +17,9 @@ void run_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context) {
     for (int64_t c = 0; c < chunks; ++c) body(context, c);
     return;
   }
-  // Static, so that a thread meets the same chunks each step and its scratch memory settles.
-#pragma omp parallel for schedule(static, 1)
+  // Each thread a run of chunks, the same in every loop of as many: what an op left in its cache is the next op's input, and its scratch memory
+  // settles.
+#pragma omp parallel for schedule(static)
   for (int64_t c = 0; c < chunks; ++c) body(context, c);
 }
 }  // namespace detail

@@ -1,4 +1,4 @@
-// Parallel loops on std::thread, the same chunks on the same threads: for ThreadSanitizer, which does not see how OpenMP's runtime
+// Parallel loops on std::thread, the same chunks: for ThreadSanitizer, which does not see how OpenMP's runtime
 // synchronises and reports races that are none. Starting threads for each loop is slow; cmake/sanitize.cmake chooses the file.
 #include <algorithm>
 #include <thread>
@@ -26,9 +26,9 @@ void run_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context) {
     for (int64_t c = 0; c < chunks; ++c) body(context, c);
     return;
   }
-  const auto share = [&](int64_t first) {
+  const auto share = [&](int64_t t) {
     g_in_loop = true;
-    for (int64_t c = first; c < chunks; c += n) body(context, c);
+    for (int64_t c = t * chunks / n; c < (t + 1) * chunks / n; ++c) body(context, c);
     g_in_loop = false;
   };
   std::vector<std::thread> others;

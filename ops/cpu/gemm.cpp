@@ -318,7 +318,7 @@ void multiply(const GemmProduct<T>& p) {
   U* packed_b = scratch.take<U>(panels * length * step.panel_columns);
   U* packed_a = (p.ta && p.lda > kNarrow) || !std::is_same_v<T, U> ? scratch.take<U>(groups * length * step.group_rows) : nullptr;
   // No element's sum depends on how C is cut, so threads may.
-  const int64_t threads = threads_of_loop(), workers = std::clamp<int64_t>(p.m * p.n * p.k / kLeastWork, 1, threads);
+  const int64_t workers = std::clamp<int64_t>(p.m * p.n * p.k / kLeastWork, 1, threads_of_loop());
   Parts rows{groups, quotient_up(groups, kGroups)};
   const int64_t columns_worth =
       quotient_up(kWork, quotient_up(groups, rows.count) * step.group_rows * std::max<int64_t>(1, deepest) * step.panel_columns);
@@ -336,7 +336,7 @@ void multiply(const GemmProduct<T>& p) {
       step.pack_groups(p, k0, depth, first, std::min(some_groups, groups - first), packed_a);
     });
     parallel_chunks(rows.count * columns.count, [&](int64_t tile) {
-      const int64_t row = tile / columns.count, column = tile % columns.count, next = (tile + threads) / columns.count;
+      const int64_t row = tile / columns.count, column = tile % columns.count, next = (tile + 1) / columns.count;
       auto first_row = [&](int64_t part) { return std::min(p.m, rows.begin(std::min(part, rows.count)) * step.group_rows); };
       step.multiply(p, k0, depth, first_row(row), first_row(row + 1), columns.begin(column), columns.begin(column + 1), packed_b, packed_a,
                     first_row(next), next == row ? first_row(next) : first_row(next + 1));

@@ -112,9 +112,18 @@ void slice_backward(const Backward& b) {
   if (!grad) return;
   dispatch(b.dtype(), [&]<class T>() {
     const AroundAxis x(b.in[0].shape, b.attrs), y(b.out.shape, b.attrs);
-    if (!grad.add) std::fill_n(grad.as<T>(), b.in[0].shape.count(), T(0));
-    move_rows<T>(x.outer, y.length * x.inner, {b.out_grad.as<T>(), y.length * x.inner},
-                 {grad.as<T>() + b.attrs.integer("begin") * x.inner, x.length * x.inner}, grad.add);
+    const int64_t whole = x.length * x.inner, length = y.length * x.inner, before = b.attrs.integer("begin") * x.inner;
+    parallel_for(x.outer, grain_for(whole), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        T* to = grad.as<T>() + i * whole;
+        const T* from = b.out_grad.as<T>() + i * length;
+        if (!grad.add) {
+          std::fill_n(to, before, T(0));
+          std::fill_n(to + before + length, whole - before - length, T(0));
+        }
+        for (int64_t j = 0; j < length; ++j) put(to[before + j], from[j], grad.add);
+      }
+    });
   });
 }
 

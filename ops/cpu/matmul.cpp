@@ -92,25 +92,51 @@ void linear_forward(const Forward& f) {
   });
 }
 
-// By blocks of rows, so that dy, which all three products read, comes from memory once.
+// A small weight: threads share the rows, each with sums of its own, which are added in order; otherwise they share each product. By blocks of rows,
+// so that dy, which all three products read, comes from memory once.
 void linear_backward(const Backward& g) {
-  constexpr int64_t kBlock = 1024, kElements = 1 << 18;
-  const int64_t k = g.in[0].shape[-1], m = g.out.shape[-1], block = std::max(kBlock, kElements / std::max<int64_t>(1, m)),
-                rows = g.out.shape.count(0, g.out.shape.rank() - 1);
+  constexpr int64_t kBlock = 1024, kElements = 1 << 18, kSmall = 1 << 16, kParts = 8, kLeastRows = 192;
+  const int64_t k = g.in[0].shape[-1], m = g.out.shape[-1], rows = g.out.shape.count(0, g.out.shape.rank() - 1);
   const Grad &dx = g.in_grad[0], &dw = g.in_grad[1], &db = g.in_grad[2];
   dispatch(g.dtype(), [&]<class T>() {
-    ScratchScope scratch;
-    T* sums = scratch.take<T>(m);
-    for (int64_t begin = 0; begin == 0 || begin < rows; begin += block) {
-      const int64_t n = std::min(block, rows - begin);
+    // Of rows begin .. end-1. The weight's and the bias's gradients are stored or added.
+    auto share = [&](int64_t begin, int64_t end, T* to_weight, bool add_weight, T* to_bias, bool add_bias) {
+      const int64_t n = end - begin;
       const T *x = g.in[0].as<T>() + begin * k, *w = g.in[1].as<T>(), *dy = g.out_grad.as<T>() + begin * m;
-      const bool first = begin == 0;
       if (dx) gemm(false, false, n, k, m, T(1), dy, m, w, k, dx.add ? T(1) : T(0), dx.as<T>() + begin * k, k, g.precision);
-      if (dw) gemm(true, false, m, k, n, T(1), dy, m, x, k, dw.add || !first ? T(1) : T(0), dw.as<T>(), k, g.precision);
-      if (!db) continue;
+      if (dw) gemm(true, false, m, k, n, T(1), dy, m, x, k, add_weight ? T(1) : T(0), to_weight, k, g.precision);
+      if (!db) return;
+      ScratchScope scratch;
+      T* sums = scratch.take<T>(m);
       sum_rows(n, m, sums, [&](int64_t r, T* s) { vector_math<T>().axpy(T(1), dy + r * m, s, m); });
-      for (int64_t j = 0; j < m; ++j) put(db.as<T>()[j], sums[j], db.add || !first);
+      for (int64_t j = 0; j < m; ++j) put(to_bias[j], sums[j], add_bias);
+    };
+    T *to_weight = dw ? dw.as<T>() : nullptr, *to_bias = db ? db.as<T>() : nullptr;
+    const int64_t parts = m * k <= kSmall ? std::min(kParts, rows / kLeastRows) : 1;
+    if (parts > 1) {
+      ScratchScope scratch;
+      const int64_t length = m * k + m;
+      T* sums = scratch.take<T>(parts * length);
+      parallel_chunks(parts, [&](int64_t part) {
+        T* own = sums + part * length;
+        share(part * rows / parts, (part + 1) * rows / parts, own, false, own + m * k, false);
+      });
+      auto join = [&](const T* from, T* to, int64_t count, bool add) {
+        parallel_for(count, grain_for(parts), [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            T sum = from[i];
+            for (int64_t part = 1; part < parts; ++part) sum += from[part * length + i];
+            put(to[i], sum, add);
+          }
+        });
+      };
+      if (dw) join(sums, to_weight, m * k, dw.add);
+      if (db) join(sums + m * k, to_bias, m, db.add);
+      return;
     }
+    const int64_t block = std::max(kBlock, kElements / std::max<int64_t>(1, m));
+    for (int64_t begin = 0; begin == 0 || begin < rows; begin += block)
+      share(begin, std::min(rows, begin + block), to_weight, dw.add || begin > 0, to_bias, db.add || begin > 0);
   });
 }
 
