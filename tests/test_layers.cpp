@@ -315,7 +315,9 @@ TEST_CASE("sinusoid tables of torch's tutorial and of fairseq") {
 }
 
 TEST_CASE("linear over more rows than its backward takes at a time equals matmul and add") {
-  const int64_t rows = 2500, k = 7, m = 5;  // three blocks
+  // A small weight, whose rows threads share, and one that goes by three blocks of rows.
+  const int64_t rows = 2500;
+  const auto [k, m] = GENERATE(std::pair<int64_t, int64_t>(7, 5), std::pair<int64_t, int64_t>(330, 200));
   const Tensor x = random_tensor({rows, k}, "x", DType::f64), w = random_tensor({m, k}, "w", DType::f64),
                bias = random_tensor({m}, "bias", DType::f64), cotangent = random_tensor({rows, m}, "cotangent", DType::f64);
   const auto gradients = [&](bool fused) {
