@@ -25,10 +25,13 @@ std::vector<T> random_values(int64_t count, const char* name) {
   return values;
 }
 
-/// The product, with every row of A, B and C three elements longer than what is used of it.
+/// The product, with every row of A, B and C three elements longer than what is used of it. Those of A and B, and a row after their last, are NaN.
 template <class T>
 struct Product {
-  Product(const Sizes& sizes, bool transpose_a, bool transpose_b) : s(sizes), ta(transpose_a), tb(transpose_b) {}
+  Product(const Sizes& sizes, bool transpose_a, bool transpose_b) : s(sizes), ta(transpose_a), tb(transpose_b) {
+    poison(a, lda);
+    poison(b, ldb);
+  }
 
   std::vector<T> run(T alpha, T beta, bool with_bias) const {
     std::vector<T> result = c;
@@ -59,9 +62,16 @@ struct Product {
           sum += term;
           size += std::abs(term);
         }
+        if (!std::isfinite(result[at])) return INFINITY;
         if (size > 0 || result[at] != 0) worst = std::max(worst, std::abs(result[at] - sum) / size);
       }
     return worst / std::numeric_limits<T>::epsilon();
+  }
+
+  static void poison(std::vector<T>& x, int64_t row) {
+    for (size_t i = 0; i < x.size(); ++i)
+      if (static_cast<int64_t>(i) % row >= row - 3) x[i] = NAN;
+    x.resize(x.size() + static_cast<size_t>(row), NAN);
   }
 
   /// As the product reads it: bf16 keeps 8 bits of the mantissa.
