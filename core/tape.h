@@ -43,6 +43,11 @@ class Observer {
   virtual void after_backward(const Tape&, const Record&, std::span<const Grad> /*in_grad*/) {}
 };
 
+/// Which items of a batch a tape computes where several processes share it: `items` of them, from item `first` on.
+struct BatchShare {
+  int64_t first = 0, items = 1;
+};
+
 class Tape {
  public:
   static constexpr uint32_t kAbsent = UINT32_MAX;
@@ -107,7 +112,11 @@ class Tape {
     note(r.seed);
   }
   const RandomState& random() const { return random_; }
+  /// Random ops then draw what they would draw for these items in the whole batch.
+  void set_share(const BatchShare& s) { share_ = s; }
+  const BatchShare& share() const { return share_; }
   void set_observer(Observer* o) { observer_ = o; }
+  Observer* observer() const { return observer_; }
 
   std::span<const Record> records() const { return records_; }
   std::span<const uint32_t> inputs(const Record& r) const { return {&input_ids_[r.first_input], r.input_count}; }
@@ -149,6 +158,7 @@ class Tape {
   std::vector<Grad> in_grads_;
   View out_grad_;
   RandomState random_;
+  BatchShare share_;
   Precision precision_ = Precision::full;
   Observer* observer_ = nullptr;
   uint64_t trace_ = 0, trace_weight_ = 1;

@@ -5,6 +5,9 @@
 #if SINKGRAD_HAS_CUDNN
 #include <cudnn.h>
 #endif
+#if SINKGRAD_HAS_NCCL
+#include <nccl.h>
+#endif
 
 #include <cstdlib>
 #include <cstring>
@@ -91,6 +94,12 @@ std::vector<std::pair<std::string, std::string>> CudaBackend::properties() {
   const auto v = static_cast<int>(cudnnGetVersion());
   cudnn = cat(v / 10000, ".", v % 10000 / 100, ".", v % 100);
 #endif
+  std::string nccl = "not in this build";
+#if SINKGRAD_HAS_NCCL
+  int n = 0;
+  ncclGetVersion(&n);
+  nccl = cat(n / 10000, ".", n % 10000 / 100, ".", n % 100);
+#endif
   const std::string failure = self_test(*this);
   return {{"architecture", cat("sm_", context_.architecture(), ", ", context_.multiprocessors(), " multiprocessors, ", context_.shared_limit() / 1024,
                                " KiB of shared memory per block")},
@@ -99,7 +108,8 @@ std::vector<std::pair<std::string, std::string>> CudaBackend::properties() {
           {"self-test", failure.empty() ? "passed" : failure},
           {"CUDA", cat("runtime ", version_text(runtime), ", driver ", version_text(driver))},
           {"cuBLAS", cat(cublas / 10000, ".", cublas % 10000 / 100, ".", cublas % 100)},
-          {"cuDNN", cudnn}};
+          {"cuDNN", cudnn},
+          {"NCCL", nccl}};
 }
 
 GpuFacts facts_about(int index) {

@@ -2,6 +2,7 @@
 // memory. An item depends on (source, index) alone, plus the epoch when it is augmented, so a resumed run sees the same bits.
 #pragma once
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -66,13 +67,32 @@ class BatchOrder : public BatchPlan {
 /// The label of a row of scores that counts nowhere, neither in the loss nor in the accuracy.
 inline constexpr int32_t kNoLabel = -100;
 
-/// One batch in host memory.
+/// The items of a batch, and which of them are made where several processes share it. Shapes that depend on the items, such as the longest
+/// text, are those of the whole batch.
+struct BatchItems {
+  std::span<const uint32_t> all, wanted;  ///< indices; `wanted` is a stretch of `all`
+  template <class Indices>
+  requires std::convertible_to<Indices, std::span<const uint32_t>> BatchItems(const Indices& indices) : all(indices), wanted(all) {}
+  BatchItems(std::span<const uint32_t> indices, size_t begin, size_t end) : all(indices), wanted(all.subspan(begin, end - begin)) {}
+};
+
+/// Which of `count` nearly equal parts of each batch a process takes.
+struct BatchPart {
+  int64_t index = 0, count = 1;
+  /// Its items: end excluded. Parts of a batch with fewer items than there are parts may be empty.
+  size_t begin(size_t items) const { return items * static_cast<size_t>(index) / static_cast<size_t>(count); }
+  size_t end(size_t items) const { return items * static_cast<size_t>(index + 1) / static_cast<size_t>(count); }
+};
+
+/// One batch, or a part of it, in host memory. A part without items has no tensors.
 struct Batch {
-  Tensor inputs;        ///< f32 (n, item_shape), or tokens i32 (3, n, longest): see datasets/tokens.h
-  Tensor labels;        ///< i32 (rows), one for each row of scores; kNoLabel counts nowhere
-  Tensor context = {};  ///< a second input where the model needs one: what a decoder has seen, i32 (3, n, longest)
+  Tensor inputs;                 ///< f32 (n, item_shape), or tokens i32 (3, n, longest): see datasets/tokens.h
+  Tensor labels;                 ///< i32 (rows), one for each row of scores; kNoLabel counts nowhere
+  Tensor context = {};           ///< a second input where the model needs one: what a decoder has seen, i32 (3, n, longest)
+  int64_t first = 0, items = 0;  ///< set by BatchLoader: the place of its first item in the whole batch, and how many it has
   /// Labels that count: items, or the words of translations.
   int64_t size() const {
+    if (!labels) return 0;
     const auto all = labels.span<int32_t>();
     return labels.count() - std::count(all.begin(), all.end(), kNoLabel);
   }
@@ -115,9 +135,9 @@ class DataSource {
   virtual std::unique_ptr<BatchPlan> plan(int64_t batch_size, Purpose purpose, uint64_t seed = 0, bool drop_last = false) const {
     return std::make_unique<BatchOrder>(size(), batch_size, purpose, seed, drop_last);
   }
-  /// Items `indices`, laid out in `memory`; threads may call it at the same time, each with its own. `epoch` is that of training; without it
+  /// The wanted items, laid out in `memory`; threads may call it at the same time, each with its own. `epoch` is that of training; without it
   /// (evaluation) nothing is augmented.
-  virtual Batch batch(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, BatchMemory& memory) const = 0;
+  virtual Batch batch(const BatchItems& items, std::optional<uint64_t> epoch, BatchMemory& memory) const = 0;
 };
 
 /// Items of one shape, each with a class label.
@@ -125,12 +145,12 @@ class Dataset : public DataSource {
  public:
   /// Writes items `indices` to inputs (n, item_shape) and labels (n); see batch().
   virtual void load(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, float* inputs, int32_t* labels) const = 0;
-  Batch batch(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, BatchMemory& memory) const override {
-    Shape shape{static_cast<int64_t>(indices.size())};
+  Batch batch(const BatchItems& items, std::optional<uint64_t> epoch, BatchMemory& memory) const override {
+    Shape shape{static_cast<int64_t>(items.wanted.size())};
     const Shape item = item_shape();
     for (int i = 0; i < item.rank(); ++i) shape.push_back(item[i]);
     const Batch batch{memory.inputs(shape, DType::f32), memory.labels({shape[0]}, DType::i32)};
-    load(indices, epoch, batch.inputs.span<float>().data(), batch.labels.span<int32_t>().data());
+    load(items.wanted, epoch, batch.inputs.span<float>().data(), batch.labels.span<int32_t>().data());
     return batch;
   }
 };
@@ -138,9 +158,10 @@ class Dataset : public DataSource {
 /// Makes batches in the same memory again and again. The source must outlive the loader.
 class BatchLoader {
  public:
-  /// `threads` of them load a batch ahead: one where the steps themselves need the CPU.
-  BatchLoader(const DataSource& source, int64_t batch_size, Purpose purpose, uint64_t seed = 0, bool drop_last = false, int threads = 1)
-      : source_(&source), purpose_(purpose), plan_(source.plan(batch_size, purpose, seed, drop_last)), worker_(threads) {}
+  /// `threads` of them load a batch ahead: one where the steps themselves need the CPU. Of each batch it makes a part.
+  BatchLoader(const DataSource& source, int64_t batch_size, Purpose purpose, uint64_t seed = 0, bool drop_last = false, int threads = 1,
+              const BatchPart& part = {})
+      : source_(&source), purpose_(purpose), part_(part), plan_(source.plan(batch_size, purpose, seed, drop_last)), worker_(threads) {}
   /// Batches per epoch.
   int64_t batches() const { return plan_->batches(); }
   int64_t classes() const { return source_->classes(); }
@@ -149,7 +170,8 @@ class BatchLoader {
     const bool ready = ahead_ == std::pair(epoch, position);
     if (ahead_) ahead_.reset(), worker_.wait();
     if (ready)  // where the batch before lay: the steps find each tensor at one address
-      batch_ = {copied(next_.inputs, memory_.inputs), copied(next_.labels, memory_.labels), copied(next_.context, memory_.context)};
+      batch_ = {copied(next_.inputs, memory_.inputs), copied(next_.labels, memory_.labels), copied(next_.context, memory_.context), next_.first,
+                next_.items};
     else
       batch_ = make(plan_->indices(epoch, position), epoch, memory_);
     return batch_;
@@ -166,7 +188,12 @@ class BatchLoader {
 
  private:
   Batch make(std::span<const uint32_t> indices, uint64_t epoch, BatchMemory& memory) const {
-    return source_->batch(indices, purpose_ == Purpose::training ? std::optional(epoch) : std::nullopt, memory);
+    const size_t begin = part_.begin(indices.size()), end = part_.end(indices.size());
+    Batch batch;
+    if (begin < end) batch = source_->batch({indices, begin, end}, purpose_ == Purpose::training ? std::optional(epoch) : std::nullopt, memory);
+    batch.first = static_cast<int64_t>(begin);
+    batch.items = static_cast<int64_t>(end - begin);
+    return batch;
   }
   static Tensor copied(const Tensor& from, TensorMemory& memory) {
     if (!from) return {};
@@ -177,6 +204,7 @@ class BatchLoader {
 
   const DataSource* source_;
   Purpose purpose_;
+  BatchPart part_;
   std::unique_ptr<BatchPlan> plan_;
   BatchMemory memory_, next_memory_;
   Batch batch_, next_;

@@ -110,9 +110,9 @@ View PointGroups::part(const View& rows, int64_t batch, int level, int64_t skip,
   return rows.rows(begin, begin + shape.count()).reshaped(shape);
 }
 
-Batch GroupedClouds::batch(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, BatchMemory& memory) const {
-  Batch batch = clouds_->batch(indices, epoch, memory);
-  batch.context = memory.context({static_cast<int64_t>(indices.size()) * groups_.rows_per_cloud()}, DType::i32);
+Batch GroupedClouds::batch(const BatchItems& items, std::optional<uint64_t> epoch, BatchMemory& memory) const {
+  Batch batch = clouds_->batch(items, epoch, memory);
+  batch.context = memory.context({static_cast<int64_t>(items.wanted.size()) * groups_.rows_per_cloud()}, DType::i32);
   write_groups(batch.inputs.view(), groups_, batch.context.view());
   return batch;
 }

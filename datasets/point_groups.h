@@ -46,7 +46,7 @@ class GroupedClouds : public DataSource {
   std::unique_ptr<BatchPlan> plan(int64_t batch_size, Purpose purpose, uint64_t seed, bool drop_last) const override {
     return clouds_->plan(batch_size, purpose, seed, drop_last);
   }
-  Batch batch(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, BatchMemory& memory) const override;
+  Batch batch(const BatchItems& items, std::optional<uint64_t> epoch, BatchMemory& memory) const override;
 
  private:
   std::unique_ptr<DataSource> clouds_;

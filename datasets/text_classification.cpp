@@ -60,10 +60,11 @@ std::unique_ptr<BatchPlan> TextClassification::plan(int64_t batch_size, Purpose 
   return std::make_unique<LengthBuckets>(std::move(lengths), batch_size, purpose, seed);
 }
 
-Batch TextClassification::batch(std::span<const uint32_t> indices, std::optional<uint64_t>, BatchMemory& memory) const {
+Batch TextClassification::batch(const BatchItems& items, std::optional<uint64_t>, BatchMemory& memory) const {
+  const std::span<const uint32_t> indices = items.wanted;
   const auto n = static_cast<int64_t>(indices.size());
   int64_t longest = options_.batches == TextBatches::fixed ? options_.max_length : 0;
-  for (const uint32_t i : indices) longest = std::max(longest, length(i));
+  for (const uint32_t i : items.all) longest = std::max(longest, length(i));
   const Batch batch{memory.inputs({3, n, longest}, DType::i32), memory.labels({n}, DType::i32)};
   write_tokens(batch.inputs, options_.layout, [&](int64_t k) {
     const uint32_t i = indices[static_cast<size_t>(k)];

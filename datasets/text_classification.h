@@ -49,7 +49,7 @@ class TextClassification : public DataSource {
   std::string description() const override;
   std::vector<int64_t> label_histogram() const override;
   std::unique_ptr<BatchPlan> plan(int64_t batch_size, Purpose purpose, uint64_t seed, bool drop_last) const override;
-  Batch batch(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, BatchMemory& memory) const override;
+  Batch batch(const BatchItems& items, std::optional<uint64_t> epoch, BatchMemory& memory) const override;
 
  private:
   int64_t length(int64_t i) const { return std::min(texts_.length(i), options_.max_length); }

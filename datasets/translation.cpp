@@ -116,10 +116,11 @@ std::unique_ptr<BatchPlan> TranslationSource::plan(int64_t batch_size, Purpose p
   return std::make_unique<WordBudget>(lengths(source_), lengths(target_), batch_size, purpose, seed);
 }
 
-Batch TranslationSource::batch(std::span<const uint32_t> indices, std::optional<uint64_t>, BatchMemory& memory) const {
+Batch TranslationSource::batch(const BatchItems& items, std::optional<uint64_t>, BatchMemory& memory) const {
+  const std::span<const uint32_t> indices = items.wanted;
   const auto n = static_cast<int64_t>(indices.size());
   int64_t source_longest = 0, target_longest = 0;
-  for (const uint32_t i : indices) {
+  for (const uint32_t i : items.all) {
     source_longest = std::max(source_longest, source_.length(i));
     target_longest = std::max(target_longest, target_.length(i));
   }

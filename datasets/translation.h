@@ -44,7 +44,7 @@ class TranslationSource : public DataSource {
   std::string description() const override;
   std::vector<int64_t> label_histogram() const override;
   std::unique_ptr<BatchPlan> plan(int64_t batch_size, Purpose purpose, uint64_t seed, bool drop_last) const override;
-  Batch batch(std::span<const uint32_t> indices, std::optional<uint64_t> epoch, BatchMemory& memory) const override;
+  Batch batch(const BatchItems& items, std::optional<uint64_t> epoch, BatchMemory& memory) const override;
   std::map<std::string, std::string> files() const override { return text_->files(); }
 
  private:

@@ -117,12 +117,16 @@ void FiniteCheck::after_backward(const Tape& tape, const Record& record, std::sp
                      first_bad(in_grad[k].view, tape.device()), "; its inputs are ", inputs(tape, record)));
 }
 
-std::string first_nonfinite(const Tape& tape, Module& module) {
+std::string first_nonfinite_value(const Tape& tape, Module& module) {
   const Device device = tape.device();
   for (const Parameter& p : module.parameters())
     if (!all_finite(p.value, device)) return cat("the parameter ", p.name, " ", p.shape, " is ", first_bad(p.value, device));
   for (const Record& r : tape.records())
     if (const std::string bad = bad_output(tape, r, module); !bad.empty()) return bad;
+  return "";
+}
+
+std::string first_nonfinite_gradient(Module& module, Device device) {
   for (const Parameter& p : module.parameters())
     if (!all_finite(p.grad, device)) return cat("the gradient of ", p.name, " ", p.shape, " is ", first_bad(p.grad, device));
   return "";

@@ -23,7 +23,9 @@ class FiniteCheck : public Observer {
   Module* module_;
 };
 
-/// The same of a step that has run: a clause about the first parameter, output or gradient of a parameter that is not finite; empty when all are.
-std::string first_nonfinite(const Tape& tape, Module& module);
+/// The same of a step that has run: a clause about the first parameter or output that is not finite; empty when all are.
+std::string first_nonfinite_value(const Tape& tape, Module& module);
+/// Likewise about the first gradient of a parameter.
+std::string first_nonfinite_gradient(Module& module, Device device);
 
 }  // namespace sinkgrad

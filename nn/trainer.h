@@ -6,11 +6,15 @@
 //     const Score test = trainer.evaluate(test_data);
 //     if (trainer.end_epoch(test.accuracy())) trainer.save("best.safetensors");
 //   }
+//
+// With several ranks each of them has such a trainer and makes the same calls: it computes its part of each batch, gradients are summed
+// (nn/gradient_sum.h), and every rank makes the same update. What is reported and saved is that of the whole batch, the same on all.
 #pragma once
 #include "core/replay.h"
 #include "datasets/dataset.h"
 #include "nn/checkpoint.h"
 #include "nn/classifier.h"
+#include "nn/gradient_sum.h"
 #include "nn/schedule.h"
 
 namespace sinkgrad {
@@ -30,6 +34,7 @@ struct TrainerOptions {
   uint64_t seed = 1;
   Precision precision = Precision::full;  ///< of the operands of matrix products
   Device device = Device::cpu();
+  Ranks ranks = {};  ///< which share each batch
 };
 
 /// What one update did. The learning rate is the one it used.
@@ -43,6 +48,7 @@ struct StepReport {
 class Trainer {
  public:
   /// Draws the initial weights from the seed. Model and data must outlive the trainer; the model lives on the trainer's device from now on.
+  /// InputError when there are more ranks than items in a batch, or several and the model normalises over the batch.
   Trainer(Model& model, const DataSource& train, const TrainerOptions& options);
 
   /// One update with the next batch of the epoch. DivergedError when loss or gradient is not finite; the parameters are unchanged then.
@@ -50,6 +56,7 @@ class Trainer {
   /// Whether every batch of the present epoch has been seen; end_epoch() must follow.
   bool epoch_complete() const { return state_.position == loader_.batches(); }
   /// Goes on to the next epoch, given the accuracy on the test set; true when it is the best so far (an equal one or NaN is not).
+  /// DivergedError when the ranks no longer have the same weights.
   bool end_epoch(double accuracy);
   bool finished() const { return state_.epoch >= options_.epochs; }
 
@@ -67,6 +74,10 @@ class Trainer {
   const ParameterPack& parameters() const { return pack_; }
   const Optimizer& optimizer() const { return optimizer_; }
   Tape& tape() { return tape_; }
+  /// Whether all ranks have the same weights, to the bit; all must ask.
+  bool ranks_agree() const;
+  /// Null for a rank that is alone.
+  const GradientSum* gradient_sum() const { return sum_ ? &*sum_ : nullptr; }
   /// Updates that the device played from a record instead of being told each operation.
   uint64_t replayed() const { return replay_.played(); }
 
@@ -79,7 +90,9 @@ class Trainer {
   void resume(const Checkpoint& checkpoint);
 
  private:
-  uint64_t enqueue(const Batch& batch, const StepState& start);
+  uint64_t enqueue(const Batch& batch, const StepState& start, double weight);
+  void differentiate(const Batch& batch, double weight);
+  void sum_over_ranks();
   [[noreturn]] void report_divergence(const char* what, double value, double lr);
 
   Model* model_;
@@ -87,13 +100,14 @@ class Trainer {
   Tape tape_;
   ParameterPack pack_;
   Optimizer optimizer_;
+  std::optional<GradientSum> sum_;  // of several ranks
   BatchLoader loader_;
   Resident<StepState> step_;
   Replay replay_;
   TrainingState state_;
 };
 
-/// The model on all items of a dataset, in batches; what Trainer::evaluate does, for a model without a trainer.
-Score evaluate(Tape& tape, Model& model, const DataSource& data, int64_t batch_size);
+/// The model on all items of a dataset, in batches of which each rank takes a part; what Trainer::evaluate does, for a model without a trainer.
+Score evaluate(Tape& tape, Model& model, const DataSource& data, int64_t batch_size, const Ranks& ranks = {});
 
 }  // namespace sinkgrad

@@ -108,7 +108,7 @@ TEST_CASE("overflows, bad inputs and bad parameters are told apart") {
   CHECK_THAT(error_of(net, pack, check, randn({2, 5, 8}, 1)), Contains("the parameter layers.2.out_proj.weight (8,8) is inf at (1,1)"));
   Tape tape;
   net(tape.leaf(randn({2, 5, 8}, 1)));
-  CHECK_THAT(first_nonfinite(tape, net), Contains("the parameter layers.2.out_proj.weight (8,8) is inf at (1,1)"));
+  CHECK_THAT(first_nonfinite_value(tape, net), Contains("the parameter layers.2.out_proj.weight (8,8) is inf at (1,1)"));
 }
 
 TEST_CASE("a gradient that is not finite is named with the op that made it") {

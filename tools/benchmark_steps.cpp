@@ -34,7 +34,8 @@ class RandomItems : public DataSource {
     for (const int32_t label : labels_) ++counts[static_cast<size_t>(label)];
     return counts;
   }
-  Batch batch(std::span<const uint32_t> indices, std::optional<uint64_t>, BatchMemory& memory) const override {
+  Batch batch(const BatchItems& items, std::optional<uint64_t>, BatchMemory& memory) const override {
+    const std::span<const uint32_t> indices = items.wanted;
     const auto n = static_cast<int64_t>(indices.size());
     Batch b{.inputs = {}, .labels = memory.labels({n}, DType::i32)};
     for (size_t i = 0; i < indices.size(); ++i) b.labels.span<int32_t>()[i] = labels_[indices[i]];

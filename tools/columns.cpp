@@ -112,7 +112,7 @@ Moment look(const Checkpoint& checkpoint, const Recipe& recipe, const DataSource
   BatchMemory memory;
   for (int64_t k = 0; k < items; ++k) {  // one at a time: the plans of a batch may be large
     const uint32_t index = static_cast<uint32_t>(k * data.size() / items);
-    const Batch batch = data.batch({&index, 1}, std::nullopt, memory);
+    const Batch batch = data.batch(std::span(&index, 1), std::nullopt, memory);
     tape.reset();
     trained.model->scores(tape.leaf(batch.inputs), batch.context ? tape.leaf(batch.context) : Var{});
     for (size_t layer = 0; layer < steps.size(); ++layer) append_columns(steps[layer]->plan(), device, batch.inputs, moment.heads[layer]);

@@ -69,7 +69,7 @@ TrainedModel open_trained(const Checkpoint& checkpoint, const Recipe& recipe, co
   return trained;
 }
 
-TrainerOptions trainer_options(const Recipe& recipe, Device device) {
+TrainerOptions trainer_options(const Recipe& recipe, Device device, const Ranks& ranks) {
   const OptimizerRecipe& o = recipe.optimizer;
   const ScheduleRecipe& s = recipe.schedule;
   using Kind = OptimizerOptions::Kind;
@@ -103,7 +103,8 @@ TrainerOptions trainer_options(const Recipe& recipe, Device device) {
           .eval_batch_size = recipe.eval_batch_size,
           .seed = recipe.seed,
           .precision = precision_named(recipe.precision),
-          .device = device};
+          .device = device,
+          .ranks = ranks};
 }
 
 Recipe recipe_of(const Checkpoint& checkpoint) {

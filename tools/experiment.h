@@ -40,8 +40,8 @@ TrainedModel open_trained(const Checkpoint& checkpoint, const Recipe& recipe, co
 /// The items that a source holds.
 inline ItemSpec items_of(const DataSource& data) { return {data.item_shape(), data.classes()}; }
 
-/// How a recipe is trained on a device.
-TrainerOptions trainer_options(const Recipe& recipe, Device device);
+/// How a recipe is trained on a device, by all of `ranks`.
+TrainerOptions trainer_options(const Recipe& recipe, Device device, const Ranks& ranks = {});
 
 /// The recipe that a checkpoint was made with, as far as model and data go.
 Recipe recipe_of(const Checkpoint& checkpoint);

@@ -36,6 +36,7 @@ void print_devices(const std::string& device) {
     fmt::print("devices\n");
     return print_device(device, backend);
   }
+  fmt::print("several processes\n  {}\n", Ranks::library().empty() ? "this sinkgrad was built without MPI" : Ranks::library());
   fmt::print("devices\n");
   print_device("cpu", Device::cpu().backend());
   try {

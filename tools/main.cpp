@@ -10,11 +10,13 @@
 #include <cstring>
 #include <iostream>
 #include <new>
+#include <sstream>
 #include <system_error>
 
 #include "core/check.h"
 #include "core/names.h"
 #include "core/version.h"
+#include "nn/ranks.h"
 #include "nn/trainer.h"
 #include "ops/cpu/instructions.h"
 #include "tools/commands.h"
@@ -30,7 +32,7 @@ constexpr const char* kFooter =
 
 int exit_code(const std::exception& error) {
   const auto is = [&]<class E>(const E*) { return dynamic_cast<const E*>(&error) != nullptr; };
-  if (is(static_cast<const DivergedError*>(nullptr))) return 1;
+  if (is(static_cast<const DivergedError*>(nullptr)) || is(static_cast<const RankLost*>(nullptr))) return 1;
   if (is(static_cast<const DeviceError*>(nullptr))) return 3;
   if (is(static_cast<const OutOfMemoryError*>(nullptr)) || is(static_cast<const std::bad_alloc*>(nullptr))) return 4;
   if (is(static_cast<const IoError*>(nullptr)) || is(static_cast<const std::system_error*>(nullptr))) return 5;
@@ -64,13 +66,25 @@ void flush_results() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw IoError(cat("stdout: writing failed: ", std::strerror(errno)));
 }
 
-int run(int argc, char** argv) {
+/// Only training shares its work; anything else would be done once by each process.
+void require_shared_work(const Ranks& ranks, const std::string& command) {
+  require<InputError>(ranks.is_alone() || command == "train" || command.starts_with("-"), command,
+                      ": is the work of one process, mpirun has started ", ranks.size(), "; only train shares its work");
+}
+
+/// What the program ends with: exit code, text for stdout, error.
+struct Outcome {
+  int code = 0;
+  std::string text, error;
+};
+
+Outcome run(int argc, char** argv) {
   CLI::App app("Trains, evaluates and checks Sinkformers: transformers whose attention is normalised by Sinkhorn's algorithm.", "sinkgrad");
   app.set_version_flag("--version", "sinkgrad " SINKGRAD_VERSION);
   app.require_subcommand(1);
   app.footer(kFooter);
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return cat("sinkgrad: ", error.what(), suggestion(*failed), "\nSee sinkgrad --help, or --help after a subcommand.\n");
+    return cat(error.what(), suggestion(*failed), "\nSee sinkgrad --help, or --help after a subcommand.\n");
   });
   add_train(app);
   add_eval(app);
@@ -90,17 +104,19 @@ int run(int argc, char** argv) {
   add_bleu(app);
   add_adapt(app);
   try {
+    require_shared_work(Ranks::world(), argc > 1 ? argv[1] : "");
     cpu::limit_instructions_by_environment();
     app.parse(argc, argv);
     flush_results();
-    return 0;
+    return {};
   } catch (const CLI::RuntimeError& error) {  // a subcommand's own exit code
-    return error.get_exit_code();
+    return {.code = error.get_exit_code()};
   } catch (const CLI::ParseError& error) {  // --help and --version are among them, with exit code 0
-    return app.exit(error) == 0 ? 0 : 2;
+    std::ostringstream out, problem;
+    const bool ok = app.exit(error, out, problem) == 0;
+    return {ok ? 0 : 2, out.str(), problem.str()};
   } catch (const std::exception& error) {
-    std::cerr << "sinkgrad: " << error.what() << std::endl;
-    return exit_code(error);
+    return {exit_code(error), "", cat(error.what(), "\n")};
   }
 }
 
@@ -110,5 +126,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   sinkgrad::limit_spinning(argv);
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error that names the file
-  return sinkgrad::run(argc, argv);
+  const sinkgrad::Outcome outcome = sinkgrad::run(argc, argv);
+  return sinkgrad::Ranks::leave(outcome.code, [&](const std::string& who) {
+    std::cout << outcome.text << std::flush;
+    if (!outcome.error.empty()) std::cerr << "sinkgrad: " << who << outcome.error << std::flush;
+  });
 }

@@ -1,6 +1,6 @@
 # Debian packages that Sinkgrad needs; sourced by the scripts beside it. Works on Debian 12 and newer and on Ubuntu 22.04 and newer.
 sinkgrad_packages="g++ cmake ninja-build ccache libdnnl-dev libopenblas-openmp-dev libhwy-dev zlib1g-dev libjpeg-dev libhdf5-dev \
-libsentencepiece-dev libarchive-dev nlohmann-json3-dev libcli11-dev libfmt-dev catch2 libbenchmark-dev pkg-config doxygen ca-certificates"
+libsentencepiece-dev libarchive-dev nlohmann-json3-dev libcli11-dev libfmt-dev libopenmpi-dev openmpi-bin catch2 libbenchmark-dev pkg-config doxygen ca-certificates"
 # To fuzz the parsers and to test the pages; Debian's names, elsewhere these tests are skipped.
 sinkgrad_fuzz_packages="clang-16 libclang-rt-16-dev"
 sinkgrad_browser_packages="python3 chromium chromium-driver"

@@ -43,12 +43,13 @@ inline CLI::Option* add_data_option(CLI::App& command, std::vector<std::string>&
       ->allow_extra_args(false);
 }
 
-/// What a name stands for. "auto" is the first GPU, or the CPU where there is none; `note` then says why when this build has a CUDA backend.
-inline Device open_device(const std::string& name, std::string& note) {
+/// What a name stands for. "cuda" is GPU number `gpu`, "auto" that one or the CPU where there is none; `note` then says why when this build has a
+/// CUDA backend.
+inline Device open_device(const std::string& name, std::string& note, int gpu = 0) {
   if (name == "cpu" || (name == "auto" && !Device::built_with_cuda())) return Device::cpu();
-  if (name != "auto") return Device::cuda(detail::cuda_index(name));
+  if (name != "auto") return Device::cuda(name == "cuda" ? gpu : detail::cuda_index(name));
   try {
-    return Device::cuda(0);
+    return Device::cuda(gpu);
   } catch (const DeviceError& error) {
     note = cat("note   running on the CPU: ", error.what());
     return Device::cpu();

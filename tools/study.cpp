@@ -147,7 +147,7 @@ void show_attention(HtmlPage& page, const Cell& cell) {
   const TrainedModel trained = open_trained(checkpoint, recipe, items_of(*data.test), Device::cpu());
   BatchMemory memory;
   const uint32_t first = 0;
-  const Batch one = data.test->batch({&first, 1}, std::nullopt, memory);
+  const Batch one = data.test->batch(std::span(&first, 1), std::nullopt, memory);
   Tape tape;
   tape.set_training(false);
   tape.set_recording(false);

@@ -1,5 +1,6 @@
 // `sinkgrad train`: runs a recipe into a folder that holds config.json, metrics.jsonl, last.safetensors and best.safetensors.
 // A run that was stopped, by a signal or a crash, continues from last.safetensors as if it had not been.
+// Of several ranks each makes the same calls; the first one alone writes and speaks.
 #include "tools/train.h"
 
 #include <fmt/format.h>
@@ -33,19 +34,34 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
+/// "KEY was BEFORE, is AFTER; ..." for each key of two objects that differs and is not `free`.
+std::string differences(const nlohmann::json& was, const nlohmann::json& is, const std::set<std::string>& free = {}) {
+  const nlohmann::json saved = was.flatten(), now = is.flatten();
+  nlohmann::json keys = saved;
+  keys.update(now);
+  std::string text;
+  for (const auto& [key, unused] : keys.items()) {
+    const nlohmann::json before = saved.value(key, nlohmann::json()), after = now.value(key, nlohmann::json());
+    if (before != after && !free.contains(key)) text += cat(text.empty() ? "" : "; ", key.substr(1), " was ", before, ", is ", after);
+  }
+  return text;
+}
+
 /// Everything that changes the updates must be as it was; a longer run, another data folder or other ways to look at it may differ.
 void require_same_recipe(const Checkpoint& checkpoint, const Json& recipe) {
   std::set<std::string> free = {"/name", "/description", "/eval_batch_size", "/checkpoint_every", "/data/folder", "/data/cache"};
   if (recipe["schedule"]["name"] != "cosine") free.insert("/epochs");
-  const nlohmann::json saved = nlohmann::json(checkpoint.recipe).flatten(), now = nlohmann::json(recipe).flatten();
-  nlohmann::json keys = saved;
-  keys.update(now);
-  std::string differences;
-  for (const auto& [key, unused] : keys.items()) {
-    const nlohmann::json before = saved.value(key, nlohmann::json()), after = now.value(key, nlohmann::json());
-    if (before != after && !free.contains(key)) differences += cat(differences.empty() ? "" : "; ", key.substr(1), " was ", before, ", is ", after);
-  }
-  require<InputError>(differences.empty(), checkpoint.path.string(), ": a resumed run requires the same recipe: ", differences);
+  const std::string found = differences(checkpoint.recipe, recipe, free);
+  require<InputError>(found.empty(), checkpoint.path.string(), ": a resumed run requires the same recipe: ", found);
+}
+
+Device device_of(const TrainCommand& command, const Ranks& ranks, std::string& note) {
+  require<InputError>(ranks.is_alone() || !command.device.starts_with("cuda:"), "train: ", ranks.size(),
+                      " ranks take a GPU each with --device cuda, got ", command.device);
+  const Device device = open_device(command.device, note, ranks.local_rank());
+  require<InputError>(ranks.agree(static_cast<uint64_t>(device.kind())), "train: the ranks must compute on devices of one kind, rank ", ranks.rank(),
+                      " has ", device.backend().name());
+  return device;
 }
 
 class Run {
@@ -56,15 +72,16 @@ class Run {
         name_(recipe.name),
         epochs_(recipe.epochs),
         checkpoint_every_(recipe.checkpoint_every),
-        device_(open_device(command.device, device_note_)),
+        device_(device_of(command, ranks_, device_note_)),
         folder_(command.out.empty() ? fs::path("runs") / recipe.name : fs::path(command.out)),
         data_(open_data(recipe)),
         model_(open_model(recipe, data_.train->item_shape(), data_.train->classes())),
-        trainer_((require_memory(recipe, *model_), *model_), *data_.train, trainer_options(recipe, device_)),
+        trainer_((require_memory(recipe, *model_), *model_), *data_.train, trainer_options(recipe, device_, ranks_)),
         finite_check_(*model_),
-        progress_({.mode = parse_progress_mode(command.progress), .quiet = command.quiet}) {
+        progress_({.mode = parse_progress_mode(command.progress), .quiet = command.quiet || !ranks_.is_first()}) {
     if (command.check_finite) trainer_.tape().set_observer(&finite_check_);
     if (!device_note_.empty()) progress_.note(device_note_);
+    if (!ranks_.is_alone()) progress_.note(fmt::format("ranks  {} share each batch, {}", ranks_.size(), Ranks::library()));
     if (device_.kind() != DeviceKind::cpu) progress_.note("device " + device_.backend().name());
     progress_.note("train  " + data_.train->description());
     progress_.note("test   " + data_.test->description());
@@ -76,20 +93,24 @@ class Run {
           "note   this processor has no bf16 products (AMX or AVX512_BF16): operands are rounded and multiplied in f32, which is no faster");
     require<InputError>(command.attention_every == 0 || !model_->attentions().empty(),
                         "train: --attention-every requires a model with softmax or Sinkhorn attention, '", recipe.name, "' has none");
-    if (command.attention_every > 0) probe_.emplace(*model_, *data_.test, device_, trainer_options(recipe, device_).precision);
+    if (command.attention_every > 0 && ranks_.is_first()) probe_.emplace(*model_, *data_.test, device_, trainer_options(recipe, device_).precision);
     command.resume ? resume() : start();
     report_every_ = command.log_every > 0 ? command.log_every : std::max<int64_t>(1, trainer_.batches_per_epoch() / 20);
   }
 
   void run() {
     watch_stop_signals();
-    while (!trainer_.finished() && !stopping()) trainer_.epoch_complete() ? end_epoch() : update();
-    if (stop_signal()) {
+    try {
+      while (!trainer_.finished() && !stopping()) trainer_.epoch_complete() ? end_epoch() : update();
+    } catch (const RankLost& lost) {
+      throw RankLost(cat(lost.what(), "; update ", saved_step_, " is saved in ", file("last").string(), ", --resume goes on from there"));
+    }
+    if (const int signal = ranks_.largest(stop_signal())) {
       save("last");
       progress_.finish();
       progress_.note(fmt::format("interrupted: update {} is saved in {}; continue with: sinkgrad train {} --out {} --resume", trainer_.state().step,
                                  file("last").string(), (folder_ / "config.json").string(), folder_.string()));
-      throw CLI::RuntimeError(128 + stop_signal());
+      throw CLI::RuntimeError(128 + signal);
     }
     if (!trainer_.finished()) save("last");
     progress_.finish();
@@ -100,9 +121,12 @@ class Run {
   using Clock = std::chrono::steady_clock;
   static double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
   fs::path file(const std::string& which) const { return folder_ / (which + ".safetensors"); }
-  void save(const std::string& which) const { trainer_.save(file(which), config_); }
+  void save(const std::string& which) {
+    ranks_.on_first([&] { trainer_.save(file(which), config_); });
+    if (which == "last") saved_step_ = trainer_.state().step;
+  }
 
-  void keep() const {
+  void keep() {
     const int64_t epoch = trainer_.state().epoch;
     if (std::count(command_.keep_epochs.begin(), command_.keep_epochs.end(), epoch) > 0) save(fmt::format("epoch{}", epoch));
   }
@@ -114,6 +138,14 @@ class Run {
 
   void start() {
     if (!command_.init.empty()) read_checkpoint(command_.init).restore(trainer_.parameters());  // before there is a folder
+    require_same_run();
+    ranks_.on_first([&] { open_folder(); });
+    keep();
+    save("last");
+    progress_.note("writing " + folder_.string());
+  }
+
+  void open_folder() {
     // A run that failed to write its first checkpoint has measured nothing: it may start again.
     if (const fs::path log = folder_ / "metrics.jsonl"; fs::exists(log) && !fs::exists(file("last")) && read_metrics(log).rows.empty())
       fs::remove(log);
@@ -124,9 +156,6 @@ class Run {
     write_file(folder_ / "config.json", config_.dump(2) + "\n");
     write_data_files();
     if (probe_) watch_attention();
-    keep();
-    save("last");
-    progress_.note("writing " + folder_.string());
   }
 
   void resume() {
@@ -134,10 +163,34 @@ class Run {
     const Checkpoint checkpoint = read_checkpoint(file("last"));
     require_same_recipe(checkpoint, config_);
     trainer_.resume(checkpoint);
-    metrics_.emplace(MetricsWriter::resume(folder_ / "metrics.jsonl", trainer_.state().step));
-    write_file(folder_ / "config.json", config_.dump(2) + "\n");
-    write_data_files();
+    saved_step_ = trainer_.state().step;
+    require_same_run();
+    ranks_.on_first([&] {
+      metrics_.emplace(MetricsWriter::resume(folder_ / "metrics.jsonl", trainer_.state().step));
+      write_file(folder_ / "config.json", config_.dump(2) + "\n");
+      write_data_files();
+    });
     progress_.note(fmt::format("resuming {} at update {}", folder_.string(), trainer_.state().step));
+  }
+
+  /// Ranks that start from different things would never meet again, or wait for one another for ever.
+  void require_same_run() const {
+    if (ranks_.is_alone()) return;
+    const TrainCommand& c = command_;
+    const nlohmann::json own = {{"version", SINKGRAD_VERSION},
+                                {"instructions", cpu::instructions()},
+                                {"device", device_.backend().name()},
+                                {"recipe", config_},
+                                {"train", data_.train->description()},
+                                {"test", data_.test->description()},
+                                {"update", trainer_.state().step},
+                                {"options", {c.out, c.resume, c.max_steps, c.log_every, c.attention_every, c.keep_epochs, c.check_finite}}};
+    const nlohmann::json first = nlohmann::json::parse(ranks_.first_text(ranks_.is_first() ? own.dump() : ""));
+    std::string problem = differences(first, own);
+    if (!problem.empty()) problem = cat("on rank ", ranks_.rank(), " ", problem, " (rank 0 first)");
+    problem = ranks_.first_text(problem);
+    require<InputError>(problem.empty(), "train: the ranks must do the same: ", problem);
+    require<InputError>(trainer_.ranks_agree(), "train: the ranks must start from the same weights, theirs differ");
   }
 
   nlohmann::json header() const {
@@ -146,20 +199,22 @@ class Run {
             {"seed", trainer_.state().seed},
             {"device", device_.backend().name()},
             {"threads", threads()},
+            {"ranks", ranks_.size()},
             {"parameters", model_->parameter_count()},
             {"train", data_.train->description()},
             {"test", data_.test->description()}};
   }
 
-  /// A signal stops after the update; --max-steps lets a complete epoch be evaluated.
+  /// A signal, to whichever rank, stops after the update; --max-steps lets a complete epoch be evaluated.
   bool stopping() const {
-    return stop_signal() || (command_.max_steps > 0 && trainer_.state().step >= command_.max_steps && !trainer_.epoch_complete());
+    return ranks_.largest(stop_signal()) || (command_.max_steps > 0 && trainer_.state().step >= command_.max_steps && !trainer_.epoch_complete());
   }
 
   void update() {
     const StepReport report = trainer_.step();
     const TrainingState& state = trainer_.state();
     items_ += report.items;
+    if (trainer_.gradient_sum()) waited_ += trainer_.gradient_sum()->waited();
     if (state.position % report_every_ == 0 || trainer_.epoch_complete()) {
       const Score window = trainer_.take_window();
       const double seconds = seconds_since(reported_at_);
@@ -169,7 +224,8 @@ class Run {
                  {"grad_norm", report.gradient_norm},
                  {"items_s", static_cast<double>(items_) / std::max(seconds, 1e-9)},
                  {"mem", static_cast<double>(report.tape_bytes)}};
-      metrics_->write({.step = state.step, .epoch = trainer_.epochs_done(), .split = "train", .values = values_});
+      if (!ranks_.is_alone()) values_.insert(values_.end() - 1, {"waited", waited_ / std::max(seconds, 1e-9)});
+      log({.step = state.step, .epoch = trainer_.epochs_done(), .split = "train", .values = values_});
       values_.pop_back();  // memory does not change
       restart_clock();
     }
@@ -191,15 +247,14 @@ class Run {
                                           std::pair("marginal_error", s.marginal_error), std::pair("entropy", s.entropy)})
           row.values.emplace_back(fmt::format("attention.{}.{}.{}", layer, head, name), value);
       }
-    metrics_->write(row);
+    log(row);
   }
 
   void end_epoch() {
     test_ = trainer_.evaluate(*data_.test);
     const bool best = trainer_.end_epoch(test_->accuracy());
     const TrainingState& state = trainer_.state();
-    metrics_->write(
-        {.step = state.step, .epoch = trainer_.epochs_done(), .split = "test", .values = {{"loss", test_->loss()}, {"acc", test_->accuracy()}}});
+    log({.step = state.step, .epoch = trainer_.epochs_done(), .split = "test", .values = {{"loss", test_->loss()}, {"acc", test_->accuracy()}}});
     if (best) save("best");
     keep();
     save("last");
@@ -208,21 +263,28 @@ class Run {
     restart_clock();
   }
 
+  void log(const MetricsRow& row) {
+    if (metrics_) metrics_->write(row);
+  }
+
   void restart_clock() {
     reported_at_ = Clock::now();
     items_ = 0;
+    waited_ = 0;
   }
 
   void print_result() {
     const TrainingState& state = trainer_.state();
     if (!test_) test_ = trainer_.evaluate(*data_.test);
     const std::string best = state.best_epoch == 0 ? "" : fmt::format(" (best {:.2f}% after epoch {})", 100 * state.best_accuracy, state.best_epoch);
-    fmt::print("{}: test accuracy {:.2f}%{}, test loss {:.4f}, {} updates, {:.1f} s\n", name_, 100 * test_->accuracy(), best, test_->loss(),
-               state.step, seconds_since(started_at_));
+    if (ranks_.is_first())
+      fmt::print("{}: test accuracy {:.2f}%{}, test loss {:.4f}, {} updates, {:.1f} s\n", name_, 100 * test_->accuracy(), best, test_->loss(),
+                 state.step, seconds_since(started_at_));
     if (!std::isfinite(test_->loss())) throw DivergedError(cat(folder_.string(), ": the test loss is not finite"));
   }
 
   const TrainCommand& command_;
+  Ranks ranks_ = Ranks::world();
   Json config_;
   std::string name_;
   int64_t epochs_, checkpoint_every_, report_every_ = 1;
@@ -235,11 +297,13 @@ class Run {
   FiniteCheck finite_check_;
   std::optional<AttentionProbe> probe_;  // with --attention-every
   Progress progress_;
-  std::optional<MetricsWriter> metrics_;
-  std::optional<Score> test_;  // of the model as it stands after the last epoch
+  std::optional<MetricsWriter> metrics_;  // of the first rank
+  std::optional<Score> test_;             // of the model as it stands after the last epoch
   std::vector<std::pair<std::string, double>> values_;
   Clock::time_point started_at_ = Clock::now(), reported_at_ = Clock::now();
-  int64_t items_ = 0;  // since reported_at_
+  int64_t items_ = 0;       // since reported_at_
+  double waited_ = 0;       // likewise, seconds for the gradients of other ranks
+  int64_t saved_step_ = 0;  // in last.safetensors
 };
 
 }  // namespace
@@ -249,7 +313,7 @@ void train(const TrainCommand& command) {
   if (command.seed) recipe.seed = *command.seed;
   complete(recipe);
   if (command.print_config) {
-    fmt::print("{}\n", recipe.to_json().dump(2));
+    if (Ranks::world().is_first()) fmt::print("{}\n", recipe.to_json().dump(2));
     return;
   }
   if (command.threads > 0) set_threads(command.threads);
@@ -261,6 +325,7 @@ void add_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Train a model as a recipe says");
   command->footer(
       "Ctrl-C or SIGTERM finishes the update, saves and exits with 130 or 143; a second one ends at once.\n"
+      "Started N times by mpirun -n N, the processes share each batch and train one model: docs/parallel.md.\n"
       "Example: sinkgrad train set_shapes_small --set model.iterations=5 --set epochs=3 --out runs/sinkformer");
   command->add_option("recipe", options->recipe, "the name of a recipe (see `sinkgrad info`) or a JSON file")->required();
   command->add_option("--set", options->settings, "KEY=VALUE, changes one setting of the recipe; repeatable")

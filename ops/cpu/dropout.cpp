@@ -1,6 +1,6 @@
 // y = x keep / (1 - p)        dx = dy keep / (1 - p)
-// Element i is kept when the upper 24 bits of word i % 4 of Philox block i / 4 are at least p 2^24. Written once with Highway, a block in each
-// 64-bit lane; this file is compiled once per instruction set.
+// Element i (of the whole batch) is kept when the upper 24 bits of word i % 4 of Philox block i / 4 are at least p 2^24. Written once with Highway, a
+// block in each 64-bit lane; this file is compiled once per instruction set.
 #include <algorithm>
 #include <cmath>
 
@@ -24,6 +24,7 @@ inline constexpr int64_t kDropoutTile = 64;
 /// What decides which elements are kept, and the factor of those.
 struct DropoutMask {
   uint64_t key, step;
+  int64_t first;  // number of the first element
   int32_t threshold;
   double scale;
 };
@@ -74,23 +75,24 @@ HWY_INLINE void Draw(const DropoutMask& mask, uint64_t block, int32_t* draws) {
 #endif
 }
 
-/// Elements first .. first + n - 1 of an array; `first` is a multiple of the tile.
+/// Elements begin .. begin + n - 1 of an array. Tiles begin at multiples of their size in the whole batch, so the first one may hang over.
 template <class T>
-void Drop(const DropoutMask& mask, int64_t first, int64_t n, const T* x, T* y, bool add) {
+void Drop(const DropoutMask& mask, int64_t begin, int64_t n, const T* x, T* y, bool add) {
   const hn::CappedTag<T, 64 / sizeof(T)> d;
   const hn::Rebind<int32_t, decltype(d)> whole;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const T factor = static_cast<T>(mask.scale);
   const auto scale = hn::Set(d, factor), threshold = hn::Set(d, static_cast<T>(mask.threshold));  // 24 bits are exact in every T
   HWY_ALIGN int32_t draws[kDropoutTile];
-  for (int64_t tile = 0; tile < n; tile += kDropoutTile) {
-    Draw(mask, static_cast<uint64_t>((first + tile) / 4), draws);
-    const T* from = x + first + tile;
-    T* to = y + first + tile;
-    const int64_t count = std::min(kDropoutTile, n - tile);
+  for (int64_t tile = -((mask.first + begin) % kDropoutTile); tile < n; tile += kDropoutTile) {
+    Draw(mask, static_cast<uint64_t>((mask.first + begin + tile) / 4), draws);
+    const int64_t skipped = std::max<int64_t>(0, -tile), count = std::min(kDropoutTile, n - tile) - skipped;
+    const T* from = x + begin + tile + skipped;
+    T* to = y + begin + tile + skipped;
+    const int32_t* own = draws + skipped;
     int64_t k = 0;
     for (; k + lanes <= count; k += lanes) {
-      const auto draw = hn::Load(whole, draws + k);
+      const auto draw = hn::LoadU(whole, own + k);
       const auto number = [&]() HWY_ATTR {
         if constexpr (sizeof(T) == 4)
           return hn::ConvertTo(d, draw);
@@ -100,11 +102,11 @@ void Drop(const DropoutMask& mask, int64_t first, int64_t n, const T* x, T* y, b
       const auto value = hn::IfThenElseZero(hn::Ge(number, threshold), hn::Mul(hn::LoadU(d, from + k), scale));
       hn::StoreU(add ? hn::Add(hn::LoadU(d, to + k), value) : value, d, to + k);
     }
-    for (; k < count; ++k) put(to[k], draws[k] >= mask.threshold ? from[k] * factor : T(0), add);
+    for (; k < count; ++k) put(to[k], own[k] >= mask.threshold ? from[k] * factor : T(0), add);
   }
 }
-void DropF32(const DropoutMask& mask, int64_t first, int64_t n, const float* x, float* y, bool add) { Drop(mask, first, n, x, y, add); }
-void DropF64(const DropoutMask& mask, int64_t first, int64_t n, const double* x, double* y, bool add) { Drop(mask, first, n, x, y, add); }
+void DropF32(const DropoutMask& mask, int64_t begin, int64_t n, const float* x, float* y, bool add) { Drop(mask, begin, n, x, y, add); }
+void DropF64(const DropoutMask& mask, int64_t begin, int64_t n, const double* x, double* y, bool add) { Drop(mask, begin, n, x, y, add); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace sinkgrad::cpu
@@ -122,6 +124,7 @@ void drop(const T* x, T* y, int64_t n, const Attrs& attrs, const RandomState& ra
   const double p = attrs.get("p");
   const DropoutMask mask{.key = philox_key(random.seed, static_cast<uint64_t>(attrs.get("stream"))),
                          .step = random.step,
+                         .first = static_cast<int64_t>(attrs.get("first", 0)),
                          .threshold = static_cast<int32_t>(std::lround(p * 0x1p24)),
                          .scale = p < 1 ? 1 / (1 - p) : 0};
   constexpr int64_t kChunk = 128 * kDropoutTile;

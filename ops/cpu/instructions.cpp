@@ -80,6 +80,12 @@ void limit_instructions_by_environment() {
   if (const char* name = std::getenv("SINKGRAD_INSTRUCTIONS")) limit_instructions(name);
 }
 
+std::string instructions() {
+  constexpr const char* kBf16[] = {"", " and AVX512_BF16", " and AMX"};
+  const int64_t sets = hwy::SupportedTargets() & HWY_TARGETS;  // better ones have lower bits
+  return cat(hwy::TargetName(sets & -sets), kBf16[static_cast<int>(bf16())]);
+}
+
 bool has_bf16_instructions() { return bf16() != Bf16::emulated; }
 bool has_bf16_tiles() { return bf16() == Bf16::tiles; }
 

@@ -12,6 +12,9 @@ void limit_instructions(const std::string& name);
 /// The same with the value of the environment variable SINKGRAD_INSTRUCTIONS, if it is set.
 void limit_instructions_by_environment();
 
+/// The best instruction set in use by Highway's name, such as "AVX3" for AVX-512, and what multiplies bf16. Results differ in their last bits between sets.
+std::string instructions();
+
 /// Whether the processor multiplies bf16 (AVX512_BF16) and is not limited to less. Without, products in bf16 are products in f32 of rounded operands.
 bool has_bf16_instructions();
 /// Whether it does so in tiles (AMX), and the operating system lets this process use them.

@@ -18,9 +18,9 @@ void watch_stop_signals() {
   stack.ss_size = sizeof g_stack;
   sigaltstack(&stack, nullptr);
   struct sigaction action = {};
-  action.sa_handler = [](int signal) { g_signal = signal; };
+  action.sa_handler = [](int signal) { g_signal = signal == SIGUSR1 ? SIGTERM : signal; };
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART | SA_ONSTACK;
-  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
 }
 
 int stop_signal() { return g_signal; }
