@@ -96,7 +96,7 @@ endif()
 if(SINKGRAD_NCCL AND NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
   target_include_directories(sinkgrad_cuda SYSTEM PRIVATE ${NCCL_INCLUDE_DIR})
   target_link_libraries(sinkgrad_cuda PRIVATE ${NCCL_LIBRARY})
-  set_source_files_properties(cuda/communicator.cpp cuda/backend.cpp PROPERTIES COMPILE_DEFINITIONS SINKGRAD_HAS_NCCL=1)
+  set_property(SOURCE cuda/communicator.cpp cuda/backend.cpp APPEND PROPERTY COMPILE_DEFINITIONS SINKGRAD_HAS_NCCL=1)
 endif()
 target_link_options(sinkgrad_cuda PRIVATE -Wl,--no-undefined)
 # CMake 3.25 does not know C++20 for the nvcc of CUDA 13, hence the option by hand.

@@ -12,11 +12,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/build.h"
 #include "cuda/check.h"
 #include "cuda/graph.h"
 #include "cuda/opening.h"
 #include "cuda/self_test.h"
 #include "cuda/uploads.h"
+
+SINKGRAD_DECLARE_BUILD();
 
 namespace sinkgrad::cuda {
 namespace {

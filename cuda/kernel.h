@@ -8,7 +8,7 @@
 //     STATIC_SHARED(T, scratch, 32);
 //     T s = 0;
 //     for (int64_t j = threadIdx.x; j < m; j += blockDim.x) s += x[blockIdx.x * m + j];
-//     s = block_sum(s, scratch);
+//     s = block_sum(s, scratch);  // cuda/reduce.h
 //     if (threadIdx.x == 0) y[blockIdx.x] = s;
 //   }
 //   launch(KERNEL(row_sums<T>), {.blocks = n, .threads = 256}, span<const T>(x), span<T>(y), m);

@@ -49,18 +49,23 @@ TEST_CASE("a build without CUDA says so") {
   if (!Device::built_with_cuda()) CHECK_THAT(reason(), StartsWith("cuda: this sinkgrad was built without CUDA, there is no "));
 }
 
-TEST_CASE("a CUDA library that was cut short is named, and the CPU works") {
-  std::string folder = (fs::temp_directory_path() / "device-XXXXXX").string();
-  REQUIRE(::mkdtemp(folder.data()));
+TEST_CASE("a CUDA library that was cut short or is of another build is named before it runs, and the CPU works") {
+  const TemporaryFolder folder;
   const fs::path library = fs::path(SINKGRAD_PROGRAM).parent_path().parent_path() / "libsinkgrad.so";
-  fs::copy_file(library, fs::path(folder) / fs::read_symlink(library).filename());
-  write_file(folder + "/libsinkgrad_cuda.so", read_file(library, uint64_t{1} << 30).substr(0, 10'000));
-  const std::string setting = "LD_LIBRARY_PATH=" + folder;
-  const Result refused = run("gradcheck --op neg --device cuda", setting), plain = run("gradcheck --op neg", setting);
-  CHECK(refused.code == 3);
-  CHECK_THAT(refused.err, Contains("libsinkgrad_cuda.so is not a whole library"));
-  CHECK(plain.code == 0);
-  fs::remove_all(folder);
+  fs::copy_file(library, folder.path / fs::read_symlink(library).filename());
+  const std::string backend = folder / "libsinkgrad_cuda.so", setting = "LD_LIBRARY_PATH=" + folder.path.string();
+  const auto bytes = [](const fs::path& path) { return read_file(path, uint64_t{1} << 30); };
+  for (const auto& [content, message] :
+       {std::pair(bytes(library).substr(0, 10'000), backend + " is not a whole library"),
+        std::pair(bytes(SINKGRAD_FAKE_CUDA_OTHER), backend + " must be of the same build as libsinkgrad, " SINKGRAD_BUILD ", got 0.0.9-0123456789ab"),
+        std::pair(bytes(library), backend + " must be of the same build as libsinkgrad, " SINKGRAD_BUILD ", got one that does not say"),
+        std::pair(bytes(SINKGRAD_FAKE_CUDA_SAME), std::string("the fake backend was asked"))}) {
+    write_file(backend, content);
+    const Result refused = run("gradcheck --op neg --device cuda", setting), plain = run("gradcheck --op neg", setting);
+    CHECK(refused.code == 3);
+    CHECK(refused.err == "sinkgrad: cuda: " + message + "\n");
+    CHECK(plain.code == 0);
+  }
 }
 
 TEST_CASE("fault 87: --device cuda exits with 3 and the sentence, --device auto goes on with one note") {

@@ -1,0 +1,12 @@
+# SINKGRAD_BUILD: what libsinkgrad and its CUDA backend must have in common (core/build.h), the version and a hash of the headers that both compile.
+file(GLOB headers CONFIGURE_DEPENDS core/*.h ops/*.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${headers})
+set(hashes "")
+foreach(header ${headers})
+  file(SHA256 ${header} hash)
+  string(APPEND hashes ${hash})
+endforeach()
+string(SHA256 hash "${hashes}")
+string(SUBSTRING ${hash} 0 12 hash)
+set(SINKGRAD_BUILD ${SINKGRAD_VERSION}-${hash})
+set_property(SOURCE core/device.cpp cuda/backend.cpp APPEND PROPERTY COMPILE_DEFINITIONS SINKGRAD_BUILD="${SINKGRAD_BUILD}")
