@@ -2,6 +2,7 @@
 #include "core/file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,6 +32,16 @@ struct Descriptor {
   }
 };
 
+void require_regular(const std::filesystem::path& path, mode_t mode) {
+  require<IoError>(S_ISREG(mode), path.string(), ": must be a regular file, it is a ", S_ISDIR(mode) ? "folder" : S_ISFIFO(mode) ? "pipe" : "device");
+}
+
+/// Whether a pipe has bytes or has lost its writers, within so many milliseconds; -1: however long that takes.
+bool wait_for_pipe(int descriptor, int milliseconds) {
+  pollfd event{descriptor, POLLIN, 0};
+  return ::poll(&event, 1, milliseconds) > 0;
+}
+
 std::filesystem::path directory_of(const std::filesystem::path& path) { return path.has_parent_path() ? path.parent_path() : "."; }
 
 /// Two processes may do this at once and files may vanish meanwhile: errors are of no interest.
@@ -47,11 +58,17 @@ void remove_stale_temporaries(const std::filesystem::path& directory) {
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // otherwise opening a pipe waits for its writer
   if (file.value < 0) fail(path, "opening", errno);
   struct stat status {};
   if (::fstat(file.value, &status) != 0) fail(path, "reading", errno);
-  // The size is only a hint: pipes have none, and a file may grow meanwhile. One byte more than expected lets the last read see the end.
+  // What nobody has opened for writing yet reads as an empty file, what nobody has written to yet as EAGAIN.
+  bool silent = false;
+  if (S_ISFIFO(status.st_mode))
+    silent = !wait_for_pipe(file.value, 1000);
+  else
+    require_regular(path, status.st_mode);
+  // The size is only a hint: files of /proc have none, and a file may grow meanwhile. One byte more than expected lets the last read see the end.
   const uint64_t hint = status.st_size > 0 ? static_cast<uint64_t>(status.st_size) : 65536;
   require<InputError>(status.st_size <= 0 || hint <= max_bytes, path.string(), ": at most ", max_bytes, " bytes are read, the file has ", hint);
   std::string bytes;
@@ -64,7 +81,13 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
     if (used == bytes.size()) bytes.resize(used * 2);
     const ssize_t n = ::read(file.value, bytes.data() + used, bytes.size() - used);
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      silent = false;
+      wait_for_pipe(file.value, -1);
+      continue;
+    }
     if (n < 0) fail(path, "reading", errno);
+    require<IoError>(n > 0 || !silent, path.string(), ": is a pipe, and nobody has opened it for writing");
     used += static_cast<size_t>(n);
     require<InputError>(used <= max_bytes, path.string(), ": at most ", max_bytes, " bytes are read, the file has more");
     if (n == 0) {
@@ -72,6 +95,11 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
       return bytes;
     }
   }
+}
+
+void require_regular(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) require_regular(path, status.st_mode);
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {

@@ -7,8 +7,12 @@
 
 namespace sinkgrad {
 
-/// All bytes of a file. IoError when it cannot be read, InputError when it is longer than max_bytes.
+/// All bytes of a regular file or a pipe, such as a shell's <(command). IoError when it is neither or cannot be read, or when nobody has the
+/// pipe open for writing within a second; InputError when there are more than max_bytes.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
+
+/// For readers of other libraries: IoError when what is at `path` is a folder, a device, or a pipe, which opening may wait for without end.
+void require_regular(const std::filesystem::path& path);
 
 /// A file that appears under its name only on commit(): the bytes go to a temporary file in the same directory, which is fsynced and
 /// renamed. Without commit() (an exception) the temporary file is removed; those of killed processes are removed by the next

@@ -2,6 +2,7 @@
 #include "datasets/archive.h"
 
 #include "core/check.h"
+#include "core/file.h"
 #include "core/names.h"
 
 #ifdef SINKGRAD_HAS_ARCHIVE
@@ -29,6 +30,7 @@ void read_archive(const std::filesystem::path& path, const std::function<bool(co
                              archive_read_support_filter_bzip2, archive_read_support_filter_xz, archive_read_support_filter_zstd})
     support(file.get());
   require<IoError>(std::filesystem::exists(path), path.string(), ": does not exist");
+  require_regular(path);
   require<InputError>(archive_read_open_filename(file.get(), path.c_str(), size_t{1} << 18) == ARCHIVE_OK, path.string(),
                       ": is no archive that can be read", reason());
   for (archive_entry* entry = nullptr;;) {

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "core/check.h"
+#include "core/file.h"
 
 namespace sinkgrad {
 namespace {
@@ -47,6 +48,7 @@ Hdf5File::Hdf5File(std::filesystem::path path) : path_(std::move(path)), file_(-
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   std::error_code error;
   require<IoError>(std::filesystem::exists(path_, error), path_.string(), ": there is no such file");
+  require_regular(path_);
   require<InputError>(H5Fis_hdf5(path_.c_str()) > 0, path_.string(), ": is not an HDF5 file");
   file_ = H5Fopen(path_.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   require_done(file_ >= 0, path_, "opening", "");

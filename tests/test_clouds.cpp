@@ -1,4 +1,6 @@
 // Point clouds from meshes and HDF5: layouts, splits, the cache, what the paper does to a cloud, and every refusal.
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
@@ -314,6 +316,9 @@ TEST_CASE("ModelNet40_cloud.h5: both spellings of the labels, any number type, a
              Contains("'tr_cloud' has more elements than a file of this size can hold, dimension 0 is 2000000000"));
   tiny::write(file, "not HDF5");
   CHECK_THAT(message("modelnet40", with(folder.path)), Contains("ModelNet40_cloud.h5: is not an HDF5 file"));
+  tiny::fs::remove(file);
+  REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+  CHECK_THAT(message("modelnet40", with(folder.path)), Contains("ModelNet40_cloud.h5: must be a regular file, it is a pipe"));
   tiny::fs::remove(file);
   tiny::write_h5(file, "tr_cloud", {20, 40, 3}, tiny::clouds<float>(20, 40, "x"));
   tiny::write(file, read_file(file, 1 << 24).substr(0, 3000));

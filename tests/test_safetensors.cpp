@@ -2,14 +2,18 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <limits>
+#include <thread>
 
 #include "core/file.h"
 #include "core/safetensors.h"
@@ -233,8 +237,50 @@ TEST_CASE("reading a file has a limit and reports the system's reason") {
   REQUIRE_THROWS_WITH(read_file(folder.path / "a", 4), Contains("at most 4 bytes are read, the file has 5"));
   REQUIRE_THROWS_AS(read_file(folder.path / "none", 4), IoError);
   REQUIRE_THROWS_WITH(read_file(folder.path / "none", 4), Contains((folder.path / "none").string()) && Contains("No such file"));
-  REQUIRE_THROWS_WITH(read_file(folder.path, 1 << 20), Contains("Is a directory"));
-  REQUIRE_THROWS_AS(read_file("/dev/zero", 100000), InputError);
+  REQUIRE(read_file("/proc/self/comm", 100).ends_with("\n"));  // a regular file that says it has 0 bytes
+}
+
+TEST_CASE("devices are not read, other libraries get no pipes, and a pipe without a writer is not waited for") {
+  const Folder folder;
+  const std::filesystem::path pipe = folder.path / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  for (const auto& [path, what] :
+       {std::pair(pipe, "pipe"), std::pair(folder.path, "folder"), std::pair(std::filesystem::path("/dev/zero"), "device")}) {
+    const std::string sentence = path.string() + ": must be a regular file, it is a " + what;
+    REQUIRE_THROWS_WITH(require_regular(path), sentence);
+    if (path == pipe) continue;
+    REQUIRE_THROWS_WITH(read_file(path, 1 << 20), sentence);
+    REQUIRE_THROWS_AS(read_file(path, 1 << 20), IoError);
+  }
+  REQUIRE_NOTHROW(require_regular(folder.path / "none"));
+  REQUIRE_THROWS_WITH(read_file(pipe, 1 << 20), pipe.string() + ": is a pipe, and nobody has opened it for writing");
+}
+
+TEST_CASE("a pipe is read to its end, from a writer that comes late and pauses, within the limit") {
+  const Folder folder;
+  const std::filesystem::path pipe = folder.path / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const std::string half(200000, 'x');
+  const auto write_slowly = [&](int pauses, const std::string& part) {
+    return std::thread([&pipe, pauses, part] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      std::ofstream file(pipe);
+      for (int i = 0; i < pauses; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(700));
+        file << part << std::flush;
+      }
+    });
+  };
+  for (const int pauses : {0, 2}) {
+    std::thread writer = write_slowly(pauses, half);
+    std::string bytes;
+    REQUIRE_NOTHROW(bytes = read_file(pipe, 1 << 20));
+    writer.join();
+    REQUIRE(bytes == (pauses == 0 ? "" : half + half));
+  }
+  std::thread writer = write_slowly(1, "123456");
+  REQUIRE_THROWS_WITH(read_file(pipe, 5), Contains("at most 5 bytes are read, the file has more"));
+  writer.join();
 }
 
 TEST_CASE("a failed write leaves the old file and no temporary file: fault 81") {

@@ -1,4 +1,4 @@
-// NumPy arrays. (Of .npz files there is a writer only.)
+// NumPy arrays.
 #include "core/npy.h"
 #include "fuzz/fuzz.h"
 
