@@ -1,5 +1,6 @@
 // JSON from files and people: parsed strictly, refused in our words and not in those of its library.
 #pragma once
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -21,6 +22,12 @@ inline std::string json_problem(const nlohmann::json::exception& error) {
   if (!what.starts_with(kPlace) || colon == what.npos || dash == what.npos) return printable(what);
   const std::string_view place = what.substr(kPlace.size(), colon - kPlace.size()), problem = what.substr(dash + 3);
   return cat(place, ": ", printable(problem.substr(0, problem.find("; "))));
+}
+
+/// A number; as a string "nan", "inf" or "-inf", which JSON's numbers lack.
+inline nlohmann::ordered_json json_number(double x) {
+  if (std::isfinite(x)) return x;
+  return std::isnan(x) ? "nan" : x > 0 ? "inf" : "-inf";
 }
 
 /// Parses JSON of type J (nlohmann::json or ordered_json). InputError, beginning with `source`, when it is none, a key occurs twice in an

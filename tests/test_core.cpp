@@ -3,11 +3,13 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
 #include <vector>
 
+#include "core/json.h"
 #include "core/memory.h"
 #include "core/names.h"
 #include "core/parallel.h"
@@ -230,4 +232,12 @@ TEST_CASE("scratch memory nests, is aligned, and settles at one address") {
   CHECK(settled.second == settled.first + 100'000);  // one block after the first round
   CHECK(use() == settled);
   CHECK(use() == settled);
+}
+
+TEST_CASE("numbers that JSON lacks are strings, whatever their sign bit") {
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(json_number(0.1).dump() == "0.1");
+  CHECK(json_number(infinity).dump() == "\"inf\"");
+  CHECK(json_number(-infinity).dump() == "\"-inf\"");
+  for (const double x : {nan, -nan}) CHECK(json_number(x).dump() == "\"nan\"");
 }

@@ -83,7 +83,8 @@ TEST_CASE("columns: rectangles, translators, and what it refuses") {
   REQUIRE(run("train " + (folder / "shapes.json") + " -q --out " + (folder / "shapes")).code == 0);
   REQUIRE(run("train " + (folder / "numbers.json") + " -q --out " + (folder / "numbers")).code == 0);
   REQUIRE(run("columns " + (folder / "shapes") + " --half-steps 61 --out " + (folder / "shapes.html")).code == 0);
-  for (const json& layer : numbers(folder / "shapes.json")["moments"][0]["layers"])  // 4 x 24, 24 x 4 and 1 x 24
+  const json shapes = numbers(folder / "shapes.json");
+  for (const json& layer : shapes["moments"][0]["layers"])  // 4 x 24, 24 x 4 and 1 x 24
     for (const json& head : layer) CHECK(head["within_a_tenth"] == 1.0);
   REQUIRE(run("columns " + (folder / "numbers") + " --out " + (folder / "numbers.html")).code == 0);
   CHECK(numbers(folder / "numbers.json")["moments"][0]["layers"].size() == 2);

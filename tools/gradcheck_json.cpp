@@ -3,8 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
+#include "core/json.h"
 #include "core/parallel.h"
 #include "core/version.h"
 
@@ -12,8 +11,6 @@ namespace sinkgrad {
 namespace {
 
 using Object = nlohmann::ordered_json;
-
-Object number(double x) { return std::isfinite(x) ? Object(x) : Object(fmt::format("{}", x)); }
 
 Object list(const Shape& s) {
   Object dims = Object::array();
@@ -29,15 +26,21 @@ Object strides(const Shape& s) {
 }
 
 Object entry(const GradcheckEntry& e) {
-  return {{"index_out", e.out_index},       {"index_in", e.index},          {"cotangent", e.cotangent},         {"direction", e.direction},
-          {"analytic", number(e.analytic)}, {"numeric", number(e.numeric)}, {"error_bar", number(e.error_bar)}, {"abs", number(e.error)},
-          {"rel", number(e.relative)}};
+  return {{"index_out", e.out_index},
+          {"index_in", e.index},
+          {"cotangent", e.cotangent},
+          {"direction", e.direction},
+          {"analytic", json_number(e.analytic)},
+          {"numeric", json_number(e.numeric)},
+          {"error_bar", json_number(e.error_bar)},
+          {"abs", json_number(e.error)},
+          {"rel", json_number(e.relative)}};
 }
 
 Object pair(const GradcheckReport& r, const GradcheckInput& in) {
   Object p = {{"output", 0},       {"input", in.number},
               {"bad", in.bad},     {"unverifiable", in.unverifiable},
-              {"total", in.total}, {"atol", number(r.tolerance * in.scale)}};
+              {"total", in.total}, {"atol", json_number(r.tolerance * in.scale)}};
   if (in.top.empty()) return p;
   p["worst"] = entry(in.top[0]);
   p["top"] = Object::array();
@@ -49,7 +52,7 @@ Object pair(const GradcheckReport& r, const GradcheckInput& in) {
 
 Object to_json(const GradcheckReport& r, const std::string& device) {
   Object attrs = Object::object(), inputs = Object::array(), pairs = Object::array(), checks = Object::object();
-  for (const Attr& a : r.attrs) attrs[a.name] = number(a.value);
+  for (const Attr& a : r.attrs) attrs[a.name] = json_number(a.value);
   for (const GradcheckInput& in : r.inputs) {
     inputs.push_back({{"name", fmt::format("x{}", in.number)},
                       {"dtype", name_of(in.dtype)},
@@ -60,7 +63,7 @@ Object to_json(const GradcheckReport& r, const std::string& device) {
     if (in.requires_grad && in.total > 0) pairs.push_back(pair(r, in));
   }
   for (const GradcheckFinding& f : r.findings) {
-    checks[f.check] = {{"ok", f.ok}, {"value", number(f.value)}};
+    checks[f.check] = {{"ok", f.ok}, {"value", json_number(f.value)}};
     if (!f.ok) checks[f.check]["detail"] = f.detail;
   }
   Object report = {{"tool", "sinkgrad gradcheck"},

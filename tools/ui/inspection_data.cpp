@@ -3,19 +3,16 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include "core/json.h"
 
 namespace sinkgrad {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// JSON has no infinities and no NaN.
-Json number(double x) { return std::isfinite(x) ? Json(x) : Json(fmt::format("{}", x)); }
-
 Json numbers(const Numbers& values) {
   Json list = Json::array();
-  for (double x : values) list.push_back(number(x));
+  for (double x : values) list.push_back(json_number(x));
   return list;
 }
 
@@ -24,7 +21,7 @@ Json nested(const Shape& shape, int axis, std::span<const double>& at) {
   if (axis == shape.rank()) {
     const double x = at[0];
     at = at.subspan(1);
-    return number(x);
+    return json_number(x);
   }
   Json list = Json::array();
   for (int64_t i = 0; i < shape[axis]; ++i) list.push_back(nested(shape, axis + 1, at));
@@ -94,23 +91,24 @@ Json inspection_json(const Inspection& i, const InspectionSource& source) {
   json["rows"] = i.rows;
   json["columns"] = i.columns;
   json["warnings"] = i.warnings;
-  json["checks"] = {{"fused_plan_difference", number(i.fused_plan_difference)}, {"contributions_difference", number(i.contributions_difference)}};
+  json["checks"] = {{"fused_plan_difference", json_number(i.fused_plan_difference)},
+                    {"contributions_difference", json_number(i.contributions_difference)}};
   json["limit"] = {{"half_steps", i.limit.half_steps},
                    {"converged", i.limit.converged},
-                   {"err_col", number(i.limit.column_error)},
-                   {"dual", number(i.limit.dual)},
-                   {"rate", number(i.limit.sigma2 * i.limit.sigma2)}};
+                   {"err_col", json_number(i.limit.column_error)},
+                   {"dual", json_number(i.limit.dual)},
+                   {"rate", json_number(i.limit.sigma2 * i.limit.sigma2)}};
   json["modes"] = Json::array();
   for (const InspectedMode& mode : i.modes) {
     json["modes"].push_back({{"name", mode.name}, {"bytes_kept", mode.bytes_kept}, {"note", mode.note}});
     if (mode.gradient.empty()) continue;
-    json["modes"].back()["difference"] = number(mode.difference);
-    json["modes"].back()["cosine"] = number(mode.cosine);
+    json["modes"].back()["difference"] = json_number(mode.difference);
+    json["modes"].back()["cosine"] = json_number(mode.cosine);
   }
   json["step_by_step_bytes"] = i.step_by_step_bytes;
   json["jacobians"] = Json::array();
   for (const InspectedJacobian& j : i.jacobians)
-    json["jacobians"].push_back({{"name", j.name}, {"rank", j.rank}, {"theory_rank", j.theory_rank}, {"asymmetry", number(j.asymmetry)}});
+    json["jacobians"].push_back({{"name", j.name}, {"rank", j.rank}, {"theory_rank", j.theory_rank}, {"asymmetry", json_number(j.asymmetry)}});
   const InspectedConvergence& c = i.convergence;
   json["convergence"] = {{"err_row", numbers(c.row_error)},
                          {"err_col", numbers(c.column_error)},
