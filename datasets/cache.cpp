@@ -19,9 +19,14 @@ constexpr std::string_view kMagic = "sinkgrad cache 1";
 constexpr uint64_t kDataBegin = 64, kLengths = 16;
 constexpr const char* kElsewhere = "; the data option 'cache' or the variable SINKGRAD_CACHE names another folder for cache files";
 
+CacheListener& listener() {
+  static CacheListener current;
+  return current;
+}
+
 /// The whole file in memory, or null.
 std::shared_ptr<const void> map(const std::filesystem::path& path, uint64_t& bytes) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return nullptr;
   struct stat status {};
   void* memory = MAP_FAILED;
@@ -78,6 +83,7 @@ std::shared_ptr<const CacheFile> CacheFile::open_or_build(const std::filesystem:
                                                           const Usable& usable) {
   if (auto found = open(path, key, usable)) return found;
   try {
+    const std::shared_ptr<void> told = listener() ? listener()(path) : nullptr;
     AtomicFile file(path);
     std::string head(kMagic);
     head.resize(kDataBegin, '\0');
@@ -95,6 +101,8 @@ std::shared_ptr<const CacheFile> CacheFile::open_or_build(const std::filesystem:
   require<IoError>(made != nullptr, path.string(), ": the cache file just written cannot be read back");
   return made;
 }
+
+void set_cache_listener(CacheListener replacement) { listener() = std::move(replacement); }
 
 std::string cache_key(const std::filesystem::path& folder, const std::vector<std::filesystem::path>& files, const nlohmann::json& options) {
   std::string key = options.dump();

@@ -53,6 +53,11 @@ class CacheFile {
   std::shared_ptr<const void> mapping_;
 };
 
+/// Who is told when a cache file is about to be made, with its path; what it returns is destroyed when the file is there or could not be made.
+using CacheListener = std::function<std::shared_ptr<void>(const std::filesystem::path&)>;
+/// Replaces the listener, of which there is none at first; not while data is opened on other threads.
+void set_cache_listener(CacheListener listener);
+
 /// What a cache was made from, for its key: options, and name, size and time of change of each file.
 std::string cache_key(const std::filesystem::path& folder, const std::vector<std::filesystem::path>& files, const nlohmann::json& options);
 

@@ -111,6 +111,17 @@ std::optional<Checkpoint> checkpoint_in(SafetensorsFile file, const std::filesys
 }
 
 Checkpoint read_checkpoint(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool is_folder = fs::is_directory(path, error);
+  const fs::path run = is_folder ? path : path.parent_path(), best = run / "best.safetensors", last = run / "last.safetensors";
+  const bool has_last = fs::exists(last, error);
+  require<InputError>(!is_folder, path.string(), ": is a folder, a checkpoint is a file ",
+                      fs::exists(best, error) ? cat("in it: ", best.string())
+                      : has_last              ? cat("in it: ", last.string())
+                                              : "that `sinkgrad train` writes, and there is none in it");
+  require<IoError>(path != best || !has_last || fs::exists(path, error), path.string(),
+                   ": is written after a run's first whole epoch, this one has not had any; there is ", last.string());
   std::optional<Checkpoint> checkpoint = checkpoint_in(read_safetensors(path), path);
   require<InputError>(checkpoint.has_value(), path.string(), ": is no checkpoint of sinkgrad: its metadata has no '", kMetadataKey, "'");
   return *std::move(checkpoint);

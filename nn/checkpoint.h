@@ -48,7 +48,8 @@ void write_checkpoint(const std::filesystem::path& path, const nlohmann::ordered
                       const Optimizer* optimizer = nullptr);
 /// The checkpoint in a safetensors file that was read from `path`; none when its metadata is not that of one. InputError when it is malformed.
 std::optional<Checkpoint> checkpoint_in(SafetensorsFile file, const std::filesystem::path& path);
-/// IoError when the file cannot be read, InputError when it is no checkpoint.
+/// IoError when the file cannot be read, InputError when it is no checkpoint. Where a run's folder or its missing best.safetensors is named, the
+/// error names the checkpoint that there is.
 Checkpoint read_checkpoint(const std::filesystem::path& path);
 
 }  // namespace sinkgrad

@@ -228,6 +228,25 @@ TEST_CASE("eval repeats the accuracy of training for every batch size") {
   CHECK(run("eval " + (recipe / "run/best.safetensors") + " --data tests=12").code == 2);
 }
 
+TEST_CASE("where a checkpoint is missing or a folder is named, eval and plot name what there is") {
+  const TinyRecipe recipe;
+  REQUIRE(run(recipe.train("run", "-q --max-steps 3")).code == 0);
+  const std::string folder = recipe / "run", best = folder + "/best.safetensors", last = folder + "/last.safetensors";
+  const Result early = run("eval " + best), whole = run("eval " + folder);
+  CHECK(early.code == 5);
+  CHECK(early.err == "sinkgrad: " + best + ": is written after a run's first whole epoch, this one has not had any; there is " + last + "\n");
+  CHECK(whole.code == 2);
+  CHECK(whole.err == "sinkgrad: " + folder + ": is a folder, a checkpoint is a file in it: " + last + "\n");
+  CHECK_THAT(run("plot " + folder + " --split test --out " + (recipe / "x.svg")).err,
+             Contains("no run has measured 'loss' on the split asked for; that is done after each whole epoch, before the first `sinkgrad eval` "
+                      "tells it of last.safetensors"));
+  CHECK_THAT(run("plot " + folder + " --split attention --out " + (recipe / "x.svg")).err, Contains("on the split asked for\n"));
+  REQUIRE(run(recipe.train("run", "-q --resume")).code == 0);
+  CHECK(run("eval " + folder).err == "sinkgrad: " + folder + ": is a folder, a checkpoint is a file in it: " + best + "\n");
+  CHECK_THAT(run("eval " + recipe.path.string()).err,
+             Contains(": is a folder, a checkpoint is a file that `sinkgrad train` writes, and there is none in it\n"));
+}
+
 TEST_CASE("the complete recipe is itself a recipe") {
   const TinyRecipe recipe;
   const Result first = run("train " + recipe.file + " --print-config --seed 5 --set optimizer.betas=[0.8,0.99]");
@@ -272,6 +291,13 @@ TEST_CASE("study trains both models and shows them on one page") {
   CHECK_THAT(r.out, Contains(median));
   CHECK(run("study '" + recipe.file + "' --half-steps 1 --out " + (recipe / "other")).code == 2);
   CHECK(run("study '" + recipe.file + "' --half-steps 3 --out " + (recipe / "study")).code == 2);  // no run overwrites another
+  REQUIRE(run(recipe.train("run", "-q --max-steps 1")).code == 0);
+  for (const char* resume : {"", " --resume"}) {
+    const Result foreign = run("study '" + recipe.file + "' --half-steps 3 --out " + (recipe / "run") + resume);
+    CHECK(foreign.code == 2);
+    CHECK_THAT(foreign.err, Contains("/run: study ") && Contains("in it"));
+    CHECK_FALSE(fs::exists(recipe / "run/patch0_l1_seed1"));
+  }
 }
 
 TEST_CASE("study checks everything before it trains, and continues where it was stopped") {

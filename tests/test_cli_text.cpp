@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "program.h"
+#include "tiny_text.h"
 
 using namespace sinkgrad;
 using Catch::Matchers::Contains;
@@ -50,6 +51,13 @@ TEST_CASE("bleu prints each score with what it is, and names what does not fit")
   write_file(folder / "marked", "\xef\xbb\xbfthe cat sat on the mat .\n");
   CHECK_THAT(run("bleu " + (folder / "marked") + " " + (folder / "t")).out, Contains("BLEU = 100.00"));
   CHECK(run("bleu " + (folder / "t") + " " + (folder / "absent")).code == 5);
+  CHECK(run("bleu - " + (folder / "t"), "", folder / "marked").out == run("bleu " + (folder / "marked") + " " + (folder / "t")).out);
+  CHECK_THAT(run("bleu " + (folder / "t") + " -", "", folder / "t").out, Contains("BLEU = 100.00"));
+  const Result twice = run("bleu - -", "", folder / "t");
+  CHECK(twice.code == 2);
+  CHECK(twice.err == "sinkgrad: bleu: '-' is standard input, which can be read once\n");
+  write_file(folder / "bytes", "a\nb\xff\n");
+  CHECK_THAT(run("bleu - " + (folder / "r"), "", folder / "bytes").err, Contains("-: line 2: must be UTF-8"));
 }
 
 TEST_CASE("translate: as many lines as came in, the same for any batch and from a folder that was moved") {
@@ -78,6 +86,16 @@ TEST_CASE("translate: as many lines as came in, the same for any batch and from 
   const Result missing = run("translate " + (folder / "moved/last.safetensors"), "", folder / "in");
   CHECK(missing.code == 2);
   CHECK_THAT(missing.err, Contains("moved/dictionary.target.txt: is missing"));
+  // What `convert` makes has no dictionaries.
+  REQUIRE(run("convert " + (folder / "moved/last.safetensors") + " " + (folder / "alone.safetensors") + " --recipe " + (folder / "tiny.json")).code ==
+          0);
+  const Result alone = run("translate " + (folder / "alone.safetensors"), "", folder / "in");
+  CHECK(alone.code == 2);
+  CHECK_THAT(alone.err,
+             Catch::Matchers::EndsWith("sinkgrad: " + (folder / "alone.safetensors") +
+                                       ": a translator needs its dictionaries beside it; copy from the folder of the run that they belong to "
+                                       "dictionary.source.txt, dictionary.target.txt, segmentation.json, subwords.model, the last one only if it "
+                                       "is there\n"));
   CHECK(run("train " + (folder / "tiny.json") + " -q --resume --out " + (folder / "moved")).code == 0);  // writes it again
   CHECK(run("translate " + (folder / "moved/last.safetensors") + " --beam 2", "", folder / "in").out == first.out);
   for (const char* wrong : {"--length-penalty nan", "--length-penalty=-1", "--beam 0", "--beam 100000"})
@@ -92,15 +110,29 @@ TEST_CASE("adapt: four lines, three runs, the tuned ones start from the trained 
   write_file(folder / "tiny.json", kTiny);
   const std::string protocol = "adapt " + (folder / "tiny.json") + " --half-steps 3 --epochs 1 --out " + (folder / "study") + " --beam ",
                     command = protocol + "2";
+  for (const auto& [more, message] :
+       {std::pair("", "/other: adapt requires an empty folder, or --resume to continue, got 'notes.txt' in it"),
+        std::pair(" --resume", "/other: adapt --resume requires the folder of an earlier adapt, got 'notes.txt' in it")}) {
+    fs::create_directories(folder / "other");
+    write_file(folder / "other/notes.txt", "mine");
+    const Result other = run("adapt " + (folder / "tiny.json") + " --out " + (folder / "other") + more);
+    CHECK(other.code == 2);
+    CHECK_THAT(other.err, Contains(message));
+    CHECK(std::distance(fs::directory_iterator(folder / "other"), {}) == 1);
+  }
   const Result whole = run(command);
   REQUIRE(whole.code == 0);
+  const size_t note = whole.err.find("running on the CPU");  // where a CUDA backend is built and no GPU opens
+  CHECK((note == std::string::npos || whole.err.find("running on the CPU", note + 1) == std::string::npos));
   for (const char* line :
        {"  Transformer  ", "its weights with 3 half-steps", "Transformer trained 1 epoch further", "Sinkformer trained 1 epoch further"})
     CHECK_THAT(whole.out, Contains(line));
   const std::string config = read_file(folder.path / "study/seed1/sinkformer_tuned/config.json", 1 << 20);
   CHECK_THAT(config, Contains("\"lr\": 0.001") && Contains("\"iterations\": 3") && Contains("\"constant\""));
   CHECK_THAT(read_file(folder.path / "study/seed1/transformer/config.json", 1 << 20), Contains("\"lr\": 0.01") && Contains("\"iterations\": 1"));
-  CHECK(run(command).code == 2);  // the folder is in use
+  const Result used = run(command);
+  CHECK(used.code == 2);
+  CHECK_THAT(used.err, Contains("study: adapt requires an empty folder, or --resume to continue, got 'seed1' in it"));
   fs::remove_all(folder.path / "study/seed1/sinkformer_tuned");
   const Result again = run(command + " --resume");
   CHECK(again.code == 0);
@@ -118,6 +150,23 @@ TEST_CASE("adapt: four lines, three runs, the tuned ones start from the trained 
   const Result broken = run(command + " --resume");
   CHECK(broken.code == 2);
   CHECK_THAT(broken.err, Contains("bleu.json: must hold the scores of an earlier run: line 1, column 2: unexpected end of input"));
+}
+
+TEST_CASE("data says what it makes while it makes it, train -q does not") {
+  const TemporaryFolder folder;
+  tiny::write_reviews(folder.path);
+  const std::string data = "folder=" + folder.path.string() + " --set ";
+  const Result made = run("data imdb --set vocabulary=40 --set " + data + "cache=" + (folder / "a")),
+               again = run("data imdb --set vocabulary=40 --set " + data + "cache=" + (folder / "a"));
+  CHECK(made.code == 0);
+  CHECK_THAT(made.err, Contains("note   making " + (folder / "a/subwords-")) && Contains("note   making " + (folder / "a/imdb-")) &&
+                           Contains("note   that took "));
+  CHECK(again.code == 0);
+  CHECK(again.err.empty());
+  const Result quiet = run("train imdb_small -q --max-steps 1 --set data.vocabulary=40 --set data." + data + "data.cache=" + (folder / "b") +
+                           " --out " + (folder / "run"));
+  CHECK(quiet.code == 0);
+  CHECK(quiet.err.empty());
 }
 
 TEST_CASE("adapt looks at its test set before it trains") {

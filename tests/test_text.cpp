@@ -1,5 +1,8 @@
 // Text on its way to a model: lines and characters, token planes and batches, caches, subwords, the IMDb layout from folder and archive.
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -7,6 +10,8 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
+#include <thread>
 
 #include "core/file.h"
 #include "datasets/cache.h"
@@ -19,6 +24,7 @@
 #include "nn/trainer.h"
 #include "temporary_folder.h"
 #include "tiny_text.h"
+#include "tools/ui/cache_notes.h"
 
 using namespace sinkgrad;
 using Catch::Matchers::Contains;
@@ -214,6 +220,46 @@ TEST_CASE("a cache file is made once, and again when it is damaged, belongs to a
   CHECK(cache_path(folder.path.string(), folder.path / "data.tar.gz", "t") != cache_path(folder.path.string(), folder.path, "t"));
 }
 
+TEST_CASE("who listens hears of each cache file before it is made, and that it is over also when it fails") {
+  const Folder folder;
+  const fs::path path = folder.path / "t.cache";
+  Strings heard;
+  set_cache_listener([&](const fs::path& told) {
+    heard.push_back("making " + told.filename().string());
+    return std::shared_ptr<void>(&heard, [](Strings* all) { all->push_back("over"); });
+  });
+  const auto open = [&](const char* key, bool fails) {
+    CacheFile::open_or_build(path, key, [&](AtomicFile&) -> json {
+      heard.push_back("at it");
+      require<InputError>(!fails, "failed");
+      return {};
+    });
+  };
+  CHECK_THROWS_AS(open("a", true), InputError);
+  open("a", false);
+  open("a", false);
+  const Strings once = {"making t.cache", "at it", "over"};
+  CHECK(heard == Strings{once[0], once[1], once[2], once[0], once[1], once[2]});
+  set_cache_listener({});
+  open("b", false);
+  CHECK(heard.size() == 7);
+}
+
+TEST_CASE("people are told that a cache file is made, that it goes on, and how long it took") {
+  struct Lines : std::stringbuf {
+    std::atomic<int> count = 0;
+    int sync() override { return ++count, 0; }
+  } lines;
+  std::ostream out(&lines);
+  std::shared_ptr<void> told = tell_of_making(out, "folder/t.cache", std::chrono::milliseconds(1));
+  CHECK(lines.count >= 1);
+  while (lines.count < 3) std::this_thread::yield();
+  told.reset();
+  CHECK_THAT(lines.str(),
+             Catch::Matchers::StartsWith("note   making folder/t.cache, once; this may take minutes\nnote   still making it after 0s\n"));
+  CHECK_THAT(lines.str(), Contains("\nnote   that took "));
+}
+
 TEST_CASE("a tokenizer is learned once for the same texts and settings, and again when its file was changed") {
   const Folder folder;
   const Strings texts = {"the cat sat on the mat", "the dog sat on the log"};
@@ -296,6 +342,11 @@ TEST_CASE("IMDb from a folder and from an archive is the same, and malformed tre
   // Formats that read other files or start programs are not archives here.
   write_file(archive, cat("#mtree\n./train/pos/1_9.txt type=file contents=", folder / "aclImdb/train/pos/0_10.txt", "\n"));
   CHECK_THROWS_WITH(read_reviews(archive), Contains("is no archive that can be read"));
+  fs::remove(archive);
+  REQUIRE(::mkfifo(archive.c_str(), 0600) == 0);
+  for (const fs::path& path : {archive, packed.path})
+    CHECK_THROWS_WITH(read_reviews(path), archive.string() + ": must be a regular file, it is a pipe");
+  fs::remove(archive);
   // A name of 200,000 letters is a name.
   const std::string long_name(200'000, 'a');
   write_file(archive, tar_entry("././@LongLink", 'L', long_name + '\0') + tar_entry("a", '0', "x"));

@@ -117,12 +117,14 @@ class Protocol {
   ParallelText test_;
 };
 
-void adapt(const AdaptCommand& command) {
+void adapt(AdaptCommand command) {
   require<InputError>(command.half_steps > 1, "adapt: --half-steps is the Sinkformer's count and must exceed 1, got ", command.half_steps);
   if (command.threads > 0) set_threads(command.threads);
   std::string note;
   const Device device = open_device(command.device, note);
   if (!note.empty()) fmt::print(stderr, "{}\n", note);
+  if (device.kind() == DeviceKind::cpu) command.device = "cpu";  // said once, not by each run
+  require_own_folder(command.out, command.resume, "adapt", "seed");
   const std::string epochs = fmt::format("{} epoch{}", command.epochs, command.epochs == 1 ? "" : "s");
   std::vector<Line> table = {{"Transformer"},
                              {fmt::format("its weights with {} half-steps", command.half_steps)},

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "core/names.h"
+
 namespace sinkgrad {
 
 namespace {
@@ -52,6 +54,19 @@ DataSplits open_data(const Recipe& recipe) {
     DataSplits made = make_dataset(recipe.data.at("name"), data_options(recipe));
     return DataSplits{prepare_data(recipe.model, std::move(made.train)), prepare_data(recipe.model, std::move(made.test))};
   });
+}
+
+void require_own_folder(const std::filesystem::path& folder, bool resume, const std::string& command, const std::string& prefix) {
+  if (!std::filesystem::is_directory(folder)) return;
+  std::string other;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (resume && name.starts_with(prefix)) return;
+    if (!name.starts_with(".")) other = name;
+  }
+  require<InputError>(other.empty(), folder.string(), ": ", command,
+                      resume ? " --resume requires the folder of an earlier " + command : " requires an empty folder, or --resume to continue",
+                      ", got '", printable(other), "' in it");
 }
 
 ParallelText open_translation_test(const Recipe& recipe) {

@@ -25,6 +25,10 @@ DataSplits open_data(const Recipe& recipe);
 /// The test sentences of a recipe for translation, as its files have them; an InputError names the recipe.
 ParallelText open_translation_test(const Recipe& recipe);
 
+/// For commands that put several runs into one folder, each into a folder whose name begins with `prefix`: InputError where the folder holds anything
+/// before the first of them, or, with `resume`, none of them. Hidden files do not count.
+void require_own_folder(const std::filesystem::path& folder, bool resume, const std::string& command, const std::string& prefix);
+
 /// The items that open_data would give, without the data.
 ItemSpec data_item(const Recipe& recipe);
 

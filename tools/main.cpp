@@ -16,10 +16,12 @@
 #include "core/check.h"
 #include "core/names.h"
 #include "core/version.h"
+#include "datasets/cache.h"
 #include "nn/ranks.h"
 #include "nn/trainer.h"
 #include "ops/cpu/instructions.h"
 #include "tools/commands.h"
+#include "tools/ui/cache_notes.h"
 
 namespace sinkgrad {
 namespace {
@@ -103,6 +105,7 @@ Outcome run(int argc, char** argv) {
   add_translate(app);
   add_bleu(app);
   add_adapt(app);
+  set_cache_listener([](const std::filesystem::path& path) { return tell_of_making(std::cerr, path); });
   try {
     require_shared_work(Ranks::world(), argc > 1 ? argv[1] : "");
     cpu::limit_instructions_by_environment();

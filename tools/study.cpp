@@ -215,6 +215,7 @@ void study(StudyCommand command) {
     cells.push_back({patch, 1, command.lr});
     for (const int64_t half_steps : command.half_steps) cells.push_back({patch, half_steps, command.sinkhorn_lr});
   }
+  require_own_folder(command.out, command.resume, "study", "patch");
   check_cells(command, cells);
   std::string note;
   const Device device = open_device(command.device, note);

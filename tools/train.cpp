@@ -16,6 +16,7 @@
 #include "core/file.h"
 #include "core/parallel.h"
 #include "core/version.h"
+#include "datasets/cache.h"
 #include "nn/attention_probe.h"
 #include "nn/finite_check.h"
 #include "nn/trainer.h"
@@ -317,6 +318,7 @@ void train(const TrainCommand& command) {
     return;
   }
   if (command.threads > 0) set_threads(command.threads);
+  if (command.quiet) set_cache_listener({});
   Run(command, recipe).run();
 }
 

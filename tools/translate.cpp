@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iostream>
@@ -44,12 +45,22 @@ struct BleuCommand {
   bool case_sensitive = false;
 };
 
+/// The lines of a text file, of standard input for "-".
+std::vector<std::string> lines_in(const std::string& path) {
+  if (path != "-") return read_lines(path);
+  std::vector<std::string> lines = lines_of(std::string{std::istreambuf_iterator<char>(std::cin), {}});
+  for (size_t i = 0; i < lines.size(); ++i) require_utf8(lines[i], cat("-: line ", i + 1));
+  return lines;
+}
+
 void score(const BleuCommand& command) {
-  const std::vector<std::string> translations = read_lines(command.translations);
+  require<InputError>(std::count(command.references.begin(), command.references.end(), "-") + (command.translations == "-") <= 1,
+                      "bleu: '-' is standard input, which can be read once");
+  const std::vector<std::string> translations = lines_in(command.translations);
   std::vector<std::vector<std::string>> references;
   require<InputError>(!translations.empty(), command.translations, ": must hold at least one sentence, it is empty");
   for (const std::string& path : command.references) {
-    references.push_back(read_lines(path));
+    references.push_back(lines_in(path));
     require<InputError>(references.back().size() == translations.size(), path, ": must have a line for each of the ", translations.size(),
                         " lines of ", command.translations, ", got ", references.back().size());
   }
@@ -86,9 +97,9 @@ void add_bleu(CLI::App& app) {
   command->footer(
       "tokenised: words between spaces, in small letters, no smoothing, for text that is tokenised. 13a: the same on mteval-v13a's tokens, for text "
       "as\n"
-      "people write it. sacreBLEU: 13a with exponential smoothing. Files may be gzip'ed.\n"
+      "people write it. sacreBLEU: 13a with exponential smoothing. Files may be gzip'ed, - is standard input.\n"
       "Example: sinkgrad bleu translated.en test_2016_flickr.en.gz");
-  command->add_option("translations", options->translations, "a text file")->required();
+  command->add_option("translations", options->translations, "a text file, or -")->required();
   command->add_option("references", options->references, "one or more text files")->required();
   command->add_flag("--case-sensitive", options->case_sensitive, "of the sacreBLEU score");
   command->callback([options] { score(*options); });

@@ -25,7 +25,13 @@ TranslationSystem::TranslationSystem(const std::filesystem::path& path, Device d
   Recipe recipe = recipe_of(checkpoint);
   require<InputError>(recipe.model.at("name") == "translator", path.string(), ": holds a ", recipe.model.at("name"), ", a translator is needed");
   if (iterations) recipe.model["iterations"] = *iterations;
-  text_.emplace(files_beside(path), path.parent_path());
+  const std::map<std::string, std::string> files = files_beside(path);
+  std::string names;
+  for (const std::string& name : TranslationText::file_names()) names += cat(names.empty() ? "" : ", ", name);
+  require<InputError>(!files.empty(), path.string(),
+                      ": a translator needs its dictionaries beside it; copy from the folder of the run that they belong to ", names,
+                      ", the last one only if it is there");
+  text_.emplace(files, path.parent_path());
   const auto table = checkpoint.tensors.find("model.decoder.embed_tokens.weight");
   require<InputError>(table != checkpoint.tensors.end() && table->second.shape()[0] == text_->target_words().size(), path.string(),
                       ": the dictionary beside it has ", text_->target_words().size(), " words, the model has another number");

@@ -227,7 +227,13 @@ LineChart learning_curves(const std::vector<RunGroup>& groups, const std::string
       chart.series.push_back(std::move(series));
     }
   }
-  require<InputError>(!chart.series.empty(), "plot: no run has measured '", metric, "' on the split asked for");
+  const bool untested = splits == std::vector<std::string>{"test"} && std::ranges::none_of(groups, [](const RunGroup& group) {
+                          return std::ranges::any_of(group.runs, [](const Run* run) {
+                            return std::ranges::any_of(run->rows, [](const MetricsRow& row) { return row.split == "test"; });
+                          });
+                        });
+  require<InputError>(!chart.series.empty(), "plot: no run has measured '", metric, "' on the split asked for",
+                      untested ? "; that is done after each whole epoch, before the first `sinkgrad eval` tells it of last.safetensors" : "");
   if (most_runs > 1) chart.note += fmt::format("Line: median over seeds; band: least to greatest{}. ", splits.size() > 1 ? ", of solid lines" : "");
   if (averaged) chart.note += "Neighbouring records are averaged. ";
   if (nonfinite > 0) chart.note += fmt::format("{} measured {} not finite. ", nonfinite, nonfinite == 1 ? "value is" : "values are");
