@@ -19,4 +19,4 @@ build "$folder" -DSINKGRAD_SANITIZE="$kind" -DSINKGRAD_TESTS=ON -DSINKGRAD_BENCH
 export UBSAN_OPTIONS=print_stacktrace=1
 # The product libraries are not instrumented: of what happens inside them ThreadSanitizer sees half.
 export TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1"
-ctest --test-dir "$folder" --output-on-failure -L "^$label\$" "$@"
+ctest --test-dir "$folder" --output-on-failure -j "$(nproc)" -L "^$label\$" "$@"

@@ -24,7 +24,7 @@ std::string bytes_text(size_t bytes) {
 }
 
 /// Inside a quoted Graphviz string.
-std::string quoted(const std::string& text) {
+std::string dot_escaped(const std::string& text) {
   std::string s;
   for (char c : text) s += c == '"' || c == '\\' ? std::string{'\\', c} : std::string{c};
   return s;
@@ -188,7 +188,7 @@ std::string graph_dot(const std::vector<GraphNode>& nodes) {
     for (const std::string& line : {node.module, node.attributes, is_leaf(node) ? "" : bytes_text(node.bytes) + times, numbers_text(node)})
       if (!line.empty()) label += "\n" + line;
     std::string lines;
-    for (char c : quoted(label)) lines += c == '\n' ? std::string("\\n") : std::string{c};
+    for (char c : dot_escaped(label)) lines += c == '\n' ? std::string("\\n") : std::string{c};
     dot += fmt::format("  n{} [label=\"{}\"{}];\n", k, lines, style);
     for (size_t input : node.inputs) dot += fmt::format("  n{} -> n{};\n", input, k);
   }
