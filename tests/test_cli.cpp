@@ -95,6 +95,7 @@ TEST_CASE("usage errors exit with 2 and a suggestion") {
            {recipe.train("run", "--set optimizer.lrr=1"), "optimizer.lr"},
            {recipe.train("run", "--set model.iteration=1"), "did you mean 'iterations'?"},
            {recipe.train("run", "--set data.point=1"), "did you mean 'points'?"},
+           {recipe.train("run", "--set description=a\xff"), "must be UTF-8"},
            {recipe.train("run", "--threads 0"), "--threads"},
            {recipe.train("run", "--resume"), "there is nothing to resume"},
            {"info " + recipe.file + "x.json", "x.json"},
@@ -199,7 +200,7 @@ TEST_CASE("no run overwrites another, and a resumed one keeps its recipe") {
 TEST_CASE("SIGINT and SIGTERM save, say where and exit with 130 and 143") {
   for (const auto& [signal, code] : {std::pair{SIGINT, 130}, {SIGTERM, 143}}) {
     const TinyRecipe recipe;
-    const Result stopped = interrupt(recipe, "run", signal);
+    const Result stopped = interrupt(recipe, "Ann's run", signal);
     CHECK(stopped.code == code);
     std::smatch match;
     REQUIRE(std::regex_search(stopped.err, match,
@@ -208,8 +209,8 @@ TEST_CASE("SIGINT and SIGTERM save, say where and exit with 130 and 143") {
     const std::string end = " -q --max-steps " + std::to_string(std::stoi(match[1]) + 5);
     CHECK(run(match[3].str() + end).code == 0);
     CHECK(run(recipe.train("whole", "--set epochs=100000" + end)).code == 0);
-    CHECK((read(fs::path(recipe / "run") / "last.safetensors") == read(fs::path(recipe / "whole") / "last.safetensors")));
-    CHECK(rows(recipe / "run") == rows(recipe / "whole"));
+    CHECK((read(fs::path(recipe / "Ann's run") / "last.safetensors") == read(fs::path(recipe / "whole") / "last.safetensors")));
+    CHECK(rows(recipe / "Ann's run") == rows(recipe / "whole"));
   }
 }
 
@@ -226,6 +227,21 @@ TEST_CASE("eval repeats the accuracy of training for every batch size") {
   CHECK_THAT(run("eval " + (recipe / "run/best.safetensors") + " --data test=12").out, Contains(" of 12)"));
   CHECK_THAT(run("eval " + (recipe / "run/best.safetensors") + " --split train").out, Contains(" of 52)"));
   CHECK(run("eval " + (recipe / "run/best.safetensors") + " --data tests=12").code == 2);
+}
+
+TEST_CASE("checkpoints whose log is gone are not written over, and resume with a new log") {
+  const TinyRecipe recipe;
+  REQUIRE(run(recipe.train("run", "-q --max-steps 3")).code == 0);
+  fs::remove(recipe.path / "run/metrics.jsonl");
+  const fs::path last = recipe.path / "run/last.safetensors";
+  const std::string before = read_file(last, 1 << 24);
+  const Result again = run(recipe.train("run", "-q --max-steps 1"));
+  CHECK(again.code == 2);
+  CHECK_THAT(again.err, Contains(last.string() + ": a new run requires a folder without checkpoints, resume that run or choose another folder"));
+  CHECK(read_file(last, 1 << 24) == before);
+  CHECK(run(recipe.train("run", "-q --resume --max-steps 5")).code == 0);
+  CHECK(fs::exists(recipe.path / "run/metrics.jsonl"));
+  CHECK(read_file(last, 1 << 24) != before);
 }
 
 TEST_CASE("where a checkpoint is missing or a folder is named, eval and plot name what there is") {

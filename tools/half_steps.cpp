@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 
@@ -73,7 +74,9 @@ class Scorer {
     }
     const DataSource& test = *once(data_, recipe, [&] { return open_data(recipe); }).test;
     const TrainedModel trained = open_trained(checkpoint, recipe, items_of(test), device_);
-    return 100 * evaluate(tape_, *trained.model, test, checkpoint.recipe.value("eval_batch_size", 256)).accuracy();
+    const Score score = evaluate(tape_, *trained.model, test, checkpoint.recipe.value("eval_batch_size", 256));
+    if (!std::isfinite(score.loss())) throw DivergedError(cat(checkpoint.path.string(), ": the loss is not finite"));
+    return 100 * score.accuracy();
   }
 
  private:

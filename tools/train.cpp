@@ -7,8 +7,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <set>
@@ -34,6 +36,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
+
+/// As a shell takes it for one word.
+std::string shell_word(const std::string& text) {
+  if (!text.empty() &&
+      std::all_of(text.begin(), text.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("._-/+=:,@%", c); }))
+    return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? "'\\''" : std::string{c};
+  return word + "'";
+}
 
 /// "KEY was BEFORE, is AFTER; ..." for each key of two objects that differs and is not `free`.
 std::string differences(const nlohmann::json& was, const nlohmann::json& is, const std::set<std::string>& free = {}) {
@@ -110,7 +122,7 @@ class Run {
       save("last");
       progress_.finish();
       progress_.note(fmt::format("interrupted: update {} is saved in {}; continue with: sinkgrad train {} --out {} --resume", trainer_.state().step,
-                                 file("last").string(), (folder_ / "config.json").string(), folder_.string()));
+                                 file("last").string(), shell_word(folder_ / "config.json"), shell_word(folder_)));
       throw CLI::RuntimeError(128 + signal);
     }
     if (!trainer_.finished()) save("last");
@@ -150,6 +162,9 @@ class Run {
     // A run that failed to write its first checkpoint has measured nothing: it may start again.
     if (const fs::path log = folder_ / "metrics.jsonl"; fs::exists(log) && !fs::exists(file("last")) && read_metrics(log).rows.empty())
       fs::remove(log);
+    for (const char* checkpoint : {"last", "best"})
+      require<InputError>(!fs::exists(file(checkpoint)) || fs::exists(folder_ / "metrics.jsonl"), file(checkpoint).string(),
+                          ": a new run requires a folder without checkpoints, resume that run or choose another folder");
     std::error_code error;
     fs::create_directories(folder_, error);
     require<IoError>(!error, folder_.string(), ": creating the folder failed: ", error.message());
@@ -167,7 +182,8 @@ class Run {
     saved_step_ = trainer_.state().step;
     require_same_run();
     ranks_.on_first([&] {
-      metrics_.emplace(MetricsWriter::resume(folder_ / "metrics.jsonl", trainer_.state().step));
+      const fs::path log = folder_ / "metrics.jsonl";
+      metrics_.emplace(fs::exists(log) ? MetricsWriter::resume(log, trainer_.state().step) : MetricsWriter::create(log, header()));
       write_file(folder_ / "config.json", config_.dump(2) + "\n");
       write_data_files();
     });

@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/names.h"
+#include "datasets/text_file.h"
 
 namespace sinkgrad {
 namespace {
@@ -239,6 +240,7 @@ std::filesystem::path find_recipe(const std::string& name_or_path) {
 
 void Recipe::set(const std::string& assignment) {
   const std::string source = "--set " + printable(assignment);
+  require_utf8(assignment, source);
   const size_t equals = assignment.find('=');
   require<InputError>(equals != std::string::npos && equals > 0, source, ": requires key=value, such as optimizer.lr=0.01");
   const std::string path = assignment.substr(0, equals), text = assignment.substr(equals + 1);
