@@ -8,7 +8,7 @@ if(NOT SINKGRAD_SANITIZE)
 endif()
 
 if(SINKGRAD_SANITIZE STREQUAL "address")
-  # What undefined behaviour says of null pointers and dead objects AddressSanitizer says too; checks of both take a third of the compiler's time.
+  # What undefined behaviour says of null pointers and dead objects AddressSanitizer says too; checks of both cost the compiler much.
   set(sanitizers -fsanitize=address,undefined -fno-sanitize=null,vptr)
   add_compile_definitions(_GLIBCXX_ASSERTIONS)
 elseif(SINKGRAD_SANITIZE STREQUAL "thread")

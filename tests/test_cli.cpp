@@ -6,7 +6,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <limits>
 #include <regex>
 #include <thread>
 
@@ -227,6 +229,32 @@ TEST_CASE("eval repeats the accuracy of training for every batch size") {
   CHECK_THAT(run("eval " + (recipe / "run/best.safetensors") + " --data test=12").out, Contains(" of 12)"));
   CHECK_THAT(run("eval " + (recipe / "run/best.safetensors") + " --split train").out, Contains(" of 52)"));
   CHECK(run("eval " + (recipe / "run/best.safetensors") + " --data tests=12").code == 2);
+}
+
+TEST_CASE("a model that answers NaN has no score") {
+  const TinyRecipe recipe;
+  REQUIRE(run(recipe.train("run", "-q --max-steps 1")).code == 0);
+  const std::string path = recipe / "run/last.safetensors";
+  std::string bytes = read_file(path, 1 << 24);
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), 8);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  size_t spoiled = 0;
+  const auto tensors = nlohmann::json::parse(bytes.substr(8, header));
+  for (const auto& [name, tensor] : tensors.items())
+    if (name.starts_with("model.")) {
+      std::memcpy(bytes.data() + 8 + header + tensor.at("data_offsets").at(0).get<size_t>(), &nan, 4);
+      ++spoiled;
+    }
+  REQUIRE(spoiled > 0);
+  write_file(path, bytes);
+  for (const std::string& command : {"eval " + path, "half-steps " + path + " --out " + (recipe / "h.svg")}) {
+    CAPTURE(command);
+    const Result result = run(command);
+    CHECK(result.code == 1);
+    CHECK_THAT(result.err, Contains("sinkgrad: " + path + ": the loss is not finite\n"));
+  }
+  CHECK_FALSE(fs::exists(recipe / "h.svg"));
 }
 
 TEST_CASE("checkpoints whose log is gone are not written over, and resume with a new log") {
